@@ -1,0 +1,40 @@
+# Every target makes the virtual environment first, so each works on a fresh machine.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: venv demo test lint check format models clean
+
+venv: $(STAMP)
+
+# One pip command for everything: a second one would replace what the first resolved.
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --disable-pip-version-check -q -c constraints.txt torch==2.13.0 -e '.[dev]'
+	touch $@
+
+demo: venv
+	$(BIN)/python -m benchmarks.demo
+
+test: venv
+	$(BIN)/python -m pytest -q
+
+lint: venv
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/codespell
+
+check: lint test
+
+format: venv
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+# Rebuilds the shipped models, tokenizers, openings and the hidden scorer from public text.
+models: venv
+	$(BIN)/python -m tools.build_builtin
+
+clean:
+	rm -rf $(VENV) .pytest_cache .mypy_cache .ruff_cache

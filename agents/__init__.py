@@ -1,0 +1,9 @@
+"""Learners that fine-tune language models in the game of `cory_env`.
+
+From Python: `agents.train.train(TrainConfig(...))`. Imports go one way: `agents` knows `cory_env`,
+`benchmarks` knows `agents`.
+"""
+
+from agents.config import PRESETS, TrainConfig
+
+__all__ = ["PRESETS", "TrainConfig"]

@@ -1,0 +1,1 @@
+"""The one door to Tianshou: its batches, buffers, collectors and trainers are touched only here."""

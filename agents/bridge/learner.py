@@ -1,0 +1,219 @@
+"""The base of every learner: Tianshou's batches in, typed rollouts out.
+
+A learner file implements `prepare` (its advantages) and `loss` (of a minibatch), and never sees a
+`Batch`.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from tianshou.algorithm.algorithm_base import OnPolicyAlgorithm, TrainingStats
+from tianshou.algorithm.optim import AdamOptimizerFactory
+from tianshou.data import ReplayBuffer
+from torch import Tensor
+
+from agents.bridge.policy import ResponsePolicy
+from agents.bridge.records import rollout_from_batch
+from agents.config import TrainConfig
+from agents.maths.kl import KLController
+from agents.maths.losses import explained_variance, ratio_statistics
+from agents.models.language_model import ActorCritic, LanguageModel, Scored
+from agents.rollout import Prepared, Rollout
+from agents.sampling import trim_left
+from agents.streams import stream
+
+
+@dataclass(kw_only=True)
+class UpdateStats(TrainingStats):
+    """What one agent's update did; means over its optimizer steps."""
+
+    policy_loss: float | None = None
+    value_loss: float | None = None
+    approx_kl: float | None = None
+    """Nats per token, from the policy that drew the responses; of the last pass."""
+    clip_fraction: float | None = None
+    explained_variance: float | None = None
+    """Of the critic on this batch, before the update."""
+    grad_norm: float | None = None
+    """Before it is clipped."""
+    optimizer_steps: int = 0
+
+
+class LossParts(dict[str, Tensor]):
+    """The terms of a loss by name: `policy_loss`, `value_loss`, and what else a learner logs."""
+
+
+class Learner(OnPolicyAlgorithm[ResponsePolicy]):
+    """One agent's weights, critic, optimizer and KL controller, and how they are updated.
+
+    Roles come and go; everything here stays with the agent.
+    """
+
+    def __init__(
+        self,
+        *,
+        agent: str,
+        policy: ResponsePolicy,
+        reference: LanguageModel,
+        config: TrainConfig,
+    ) -> None:
+        """Build an agent.
+
+        Args:
+            agent: its id, which names its streams and logs.
+            policy: with its actor-critic.
+            reference: the frozen model that KL is measured against. Kept out of the module tree,
+                or its weights would enter the agent's state.
+            config: resolved settings.
+        """
+        super().__init__(policy=policy)
+        self.agent = agent
+        self.config = config
+        self._reference = [reference]
+        assert config.learning_rate is not None and config.kl_coef is not None
+        self.kl_controller = KLController(
+            coef=config.kl_coef, target=config.kl_target, horizon=config.kl_horizon
+        )
+        # Built once from this agent's own parameters and never again: role exchange cannot
+        # touch it.
+        self.optim = self._create_optimizer(
+            self.actor, AdamOptimizerFactory(lr=config.learning_rate), config.max_grad_norm
+        )
+        self.iteration = 0
+
+    @property
+    def actor(self) -> ActorCritic:
+        """The trained model."""
+        return self.policy.actor
+
+    @property
+    def reference(self) -> LanguageModel:
+        """The frozen model."""
+        return self._reference[0]
+
+    # What a learner implements.
+
+    @abstractmethod
+    def prepare(self, rollout: Rollout) -> Prepared:
+        """Advantages and returns of a whole batch; called once, before the update."""
+
+    @abstractmethod
+    def loss(self, scored: Scored, batch: Prepared) -> tuple[Tensor, LossParts]:
+        """Loss of a minibatch, to be minimised, and its parts for the log.
+
+        Args:
+            scored: what the policy says now about the responses, with gradient.
+            batch: the minibatch, trimmed to its longest prompt and response.
+        """
+
+    # The plumbing that all of them share.
+
+    def update_from(self, batch: Prepared, minibatch_size: int | None, epochs: int) -> UpdateStats:
+        """Run the optimizer over one agent's batch.
+
+        Args:
+            batch: what `prepare` returned.
+            minibatch_size: responses in an optimizer step; None for all.
+            epochs: passes over the batch.
+        """
+        size = len(batch) if minibatch_size is None else min(minibatch_size, len(batch))
+        logged: list[dict[str, float]] = []
+        last_pass: list[tuple[float, float]] = []
+        for epoch in range(epochs):
+            last_pass = []
+            for rows in self._minibatches(len(batch), size, epoch):
+                part = trimmed(batch.select(rows))
+                if not bool(part.mask.any()):
+                    continue  # only empty responses: there is no token to learn from
+                parts, drift = self._step(part)
+                logged.append(parts)
+                last_pass.append(drift)
+        return self._stats(batch, logged, last_pass)
+
+    def _minibatches(self, n: int, size: int, epoch: int) -> list[Tensor]:
+        """Rows of each optimizer step, in an order of the agent's own stream."""
+        if size >= n:
+            return [torch.arange(n, device=self.actor.device)]
+        name = f"minibatches/{self.agent}/{epoch}"
+        order = stream(self.config.seed, name, self.iteration).permutation(n)
+        return list(torch.as_tensor(order, device=self.actor.device).split(size))
+
+    def _step(self, part: Prepared) -> tuple[dict[str, float], tuple[float, float]]:
+        scored = self.actor.score(part.prompt_ids, part.response_ids, self.config.temperature)
+        loss, parts = self.loss(scored, part)
+        approx_kl, clip_fraction = ratio_statistics(
+            scored.logprobs, part.logprobs, part.mask, clip_coef=self.config.clip_coef
+        )
+        self.optim._optim.zero_grad(set_to_none=True)
+        loss.backward()
+        grad_norm = torch.nn.utils.clip_grad_norm_(
+            self.actor.parameters(), self.config.max_grad_norm or float("inf")
+        )
+        self.optim._optim.step()
+        values = {name: float(value.detach()) for name, value in parts.items()}
+        values["grad_norm"] = float(grad_norm)
+        return values, (float(approx_kl), float(clip_fraction))
+
+    def _stats(
+        self,
+        batch: Prepared,
+        logged: list[dict[str, float]],
+        last_pass: list[tuple[float, float]],
+    ) -> UpdateStats:
+        def mean(name: str) -> float | None:
+            found = [values[name] for values in logged if name in values]
+            return float(np.mean(found)) if found else None
+
+        return UpdateStats(
+            policy_loss=mean("policy_loss"),
+            value_loss=mean("value_loss"),
+            grad_norm=mean("grad_norm"),
+            approx_kl=float(np.mean([d[0] for d in last_pass])) if last_pass else None,
+            clip_fraction=float(np.mean([d[1] for d in last_pass])) if last_pass else None,
+            explained_variance=explained_variance(batch.values, batch.returns, batch.mask),
+            optimizer_steps=len(logged),
+        )
+
+    def set_iteration(self, iteration: int, iterations: int) -> None:
+        """Tell the agent which iteration begins: it names streams and sets the learning rate."""
+        self.iteration = iteration
+        assert self.config.learning_rate is not None
+        scale = 1.0
+        if self.config.learning_rate_schedule == "linear":
+            scale = 1.0 - (iteration - 1) / iterations
+        for group in self.optim._optim.param_groups:
+            group["lr"] = self.config.learning_rate * scale
+
+    # Tianshou's own entry points, for an agent that is trained without a team.
+
+    def _preprocess_batch(self, batch: Any, buffer: ReplayBuffer, indices: np.ndarray) -> Any:
+        return self.prepare(self.rollout(batch, column=0))
+
+    def _update_with_batch(self, batch: Any, batch_size: int | None, repeat: int) -> TrainingStats:
+        return self.update_from(batch, batch_size, repeat)
+
+    def rollout(self, batch: Any, column: int) -> Rollout:
+        """Read this agent's rows of a buffer.
+
+        Args:
+            batch: rows in which the agent acted.
+            column: of its reward.
+        """
+        dtype = next(self.reference.parameters()).dtype
+        rollout = rollout_from_batch(batch, column, self.actor.device, dtype)
+        # Episodes are the environments, so rows of two agents stand in the same order after this;
+        # learners of several agents rely on it.
+        return rollout.select(torch.argsort(rollout.episode))
+
+
+def trimmed(batch: Prepared) -> Prepared:
+    """Cut the columns that are padding in every row: they cost arithmetic and say nothing."""
+    width = max(int(batch.mask.sum(-1).max()), 1)
+    columns = ("response_ids", "logprobs", "values", "kl", "entropy", "ref_logprobs", "ref_hidden")
+    cut = {name: getattr(batch, name)[:, :width] for name in (*columns, "advantages", "returns")}
+    return replace(batch, prompt_ids=trim_left(batch.prompt_ids), **cut)

@@ -1,0 +1,350 @@
+"""The settings of a training run: one dataclass, the only statement of each knob.
+
+A field whose default is None takes the task's own value (`Task.training_defaults`), else the
+general one in `GENERAL_DEFAULTS`. Command line, files and `config.json` are derived from here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+from agents.methods import METHODS
+
+KLEstimator = Literal["exact", "k1", "k3", "reference"]
+Whiten = Literal["batch", "minibatch", "none"]
+KLScope = Literal["own", "team"]
+
+GENERAL_DEFAULTS: dict[str, float | int | str] = {
+    "iterations": 40,
+    "batch_size": 128,
+    "learning_rate": 2e-4,
+    "kl_coef": 0.03,
+    "update_epochs": 4,
+    "eval_queries": 256,
+    "eval_interval": 10,
+}
+
+PRESETS: dict[str, dict[str, float | int | str | None]] = {
+    "paper_imdb": {  # CORY paper, table 1
+        "iterations": 100,
+        "batch_size": 512,
+        "learning_rate": 1.41e-5,
+        "kl_coef": 0.3,
+        "kl_estimator": "reference",
+        "update_epochs": 4,
+        "gamma": 1.0,
+        "gae_lambda": 0.95,
+        "clip_coef": 0.2,
+        "value_clip": 0.2,
+        "vf_coef": 0.05,
+        "max_grad_norm": None,
+        "role_exchange_interval": 5,
+    },
+    "paper_gsm8k": {  # CORY paper, table 2
+        "iterations": 100,
+        "batch_size": 64,
+        "learning_rate": 1e-4,
+        "kl_coef": 0.01,
+        "kl_estimator": "reference",
+        "update_epochs": 4,
+        "gamma": 1.0,
+        "gae_lambda": 0.95,
+        "clip_coef": 0.2,
+        "value_clip": 0.2,
+        "vf_coef": 0.05,
+        "max_grad_norm": None,
+        "role_exchange_interval": 5,
+    },
+}
+"""The paper's values, for `--preset` or `TrainConfig(**PRESETS["paper_imdb"])`.
+
+Its batches count queries, ours responses of both agents: 256 is 512 here.
+"""
+
+MAY_CHANGE_ON_RESUME = frozenset(
+    {
+        "iterations",
+        "out",
+        "resume",
+        "progress",
+        "tensorboard",
+        "samples_per_iteration",
+        "checkpoint_interval",
+        "keep_checkpoints",
+        "eval_interval",
+    }
+)
+"""Fields that do not touch what is learned."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainConfig:
+    """Settings of `cory-train`. None means: the task's own value."""
+
+    task: str = "target"
+    """Task by name (reviews, sums, target), or module:name of your own."""
+    task_args: str | None = None
+    """Keywords of the task as name=value, joined by commas, e.g. kappa=0.5 for target."""
+    method: str = "cory"
+    """Game to play: solo (plain single-agent training), cory, or one of the ablations."""
+    algorithm: str = "ppo"
+    """Learner by name, or module:name of your own."""
+    model: str | None = None
+    """builtin:NAME, a model folder, or a hub name. Several, one an agent, are joined by commas."""
+    out: Path | None = None
+    """Folder of the run. None: a new numbered folder under runs/."""
+    resume: bool = False
+    """Go on from the latest checkpoint in the folder of the run."""
+    seed: int = 0
+    """Names every random stream of the run. Any whole number from 0."""
+
+    iterations: int | None = None
+    """Iterations in all: collect one batch, then update every agent."""
+    batch_size: int | None = None
+    """Responses of all agents an iteration, a multiple of the number of agents."""
+    minibatch_size: int | None = None
+    """Responses of one agent in an optimizer step. None: all that it has."""
+    update_epochs: int | None = None
+    """Passes over an agent's batch in each iteration. More: faster, and further off-policy."""
+    learning_rate: float | None = None
+    """Step size of Adam."""
+    learning_rate_schedule: Literal["constant", "linear"] = "constant"
+    """Linear falls to 0 after the last iteration, which then cannot change on resume."""
+    max_grad_norm: float | None = 1.0
+    """Largest norm of a gradient; longer ones are shortened to it. None: no limit."""
+
+    kl_coef: float | None = None
+    """Weight of the divergence from the reference, per nat. Higher: stays closer to it."""
+    kl_estimator: KLEstimator = "exact"
+    """exact: the KL's true gradient. k1: log-ratio in the reward. k3: in the loss.
+    reference: full KL in the reward only, as the paper does; lets the policy drift."""
+    kl_scope: KLScope = "own"
+    """own: each agent pays its own KL. team: also that of the agents who read it."""
+    kl_target: float | None = None
+    """Nats per response towards which the weight of the KL adapts. None: fixed weight."""
+    kl_horizon: int = 10_000
+    """Responses over which an adaptive weight moves by at most 20 percent."""
+    clip_coef: float = 0.2
+    """Half-width of the policy-ratio clip."""
+    value_clip: float | None = None
+    """How far the critic may move from its old estimate, in units of the return. None: free."""
+    vf_coef: float = 0.05
+    """Weight of the value loss, mean((R - V)^2): half the paper's 0.1, whose loss has 1/2."""
+    ent_coef: float = 0.0
+    """Weight of an entropy bonus, per nat and token."""
+    gamma: float = 1.0
+    """Discount per token."""
+    gae_lambda: float = 0.95
+    """Trace decay of the advantages per token. Lower: less noise, more trust in the critic."""
+    whiten: Whiten = "batch"
+    """Over what advantages are whitened: an agent's batch, each minibatch, or not at all."""
+    temperature: float = 1.0
+    """Of the sampling distribution, which is also the scored one."""
+
+    n_agents: int | None = None
+    """Agents in the chain; each reads all that came before. None: 2, or 1 for solo."""
+    role_exchange_interval: int = 5
+    """Iterations between role exchanges, in methods that have them."""
+    cooperation: float = 1.0
+    """Weight of the later agents' scores in cory_exact."""
+    reward: str | None = None
+    """Reward by name, module:name, or a weighted sum such as "0.7*vader + 0.3*module:name"."""
+    data: Path | None = None
+    """Your own queries: .txt (one a line), .jsonl or .csv with a query (and answer) column."""
+    max_response_tokens: int | None = None
+    """Longest response, in tokens."""
+    max_prompt_tokens: int | None = None
+    """Longest prompt, in tokens; a longer one loses the left part of what it quotes."""
+
+    eval_interval: int | None = None
+    """Iterations between evaluations; the last iteration is always evaluated."""
+    eval_queries: int | None = None
+    """Validation queries of an evaluation."""
+    checkpoint_interval: int = 10
+    """Iterations between checkpoints; the last iteration always has one."""
+    keep_checkpoints: int = 2
+    """Checkpoints kept; older ones are removed, never the latest."""
+    samples_per_iteration: int = 4
+    """Episodes written to samples.jsonl in each iteration."""
+    tensorboard: bool = True
+    """Write TensorBoard files."""
+    progress: bool = True
+    """Show a progress bar with the time left."""
+    threads: int | None = None
+    """Threads of torch. None: what torch chooses here."""
+    device: str = "cpu"
+    """cpu, or cuda[:n]."""
+    dtype: Literal["float32", "float64", "bfloat16"] = "float32"
+    """Of the weights."""
+    trust_remote_code: bool = False
+    """Run the code that comes with a model. Leave off unless you trust its author."""
+
+    def __post_init__(self) -> None:
+        self._check_choices()
+        self._check_numbers()
+
+    def _check_choices(self) -> None:
+        if self.method not in METHODS:
+            raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
+        for name, choices in (
+            ("kl_estimator", get_args(KLEstimator)),
+            ("whiten", get_args(Whiten)),
+            ("kl_scope", get_args(KLScope)),
+            ("dtype", ("float32", "float64", "bfloat16")),
+            ("learning_rate_schedule", ("constant", "linear")),
+        ):
+            if getattr(self, name) not in choices:
+                raise ValueError(
+                    f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
+                )
+
+    def _check_numbers(self) -> None:
+        for name, lowest in _AT_LEAST.items():
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value >= lowest):
+                raise ValueError(f"{name} must be at least {lowest}, got {value}")
+        for name in ("learning_rate", "temperature", "clip_coef", "max_grad_norm", "kl_target"):
+            value = getattr(self, name)
+            if value is not None and not (math.isfinite(value) and value > 0):
+                raise ValueError(f"{name} must be positive, got {value}")
+        for name in ("gamma", "gae_lambda"):
+            if not 0.0 <= getattr(self, name) <= 1.0:
+                raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+        if self.method != "solo" and self.n_agents is not None and self.n_agents < 2:
+            raise ValueError(
+                f"n_agents must be at least 2 for method {self.method}, got {self.n_agents}"
+            )
+        if self.method == "solo" and self.n_agents not in (None, 1):
+            raise ValueError(f"n_agents must be 1 for method solo, got {self.n_agents}")
+        if self.batch_size is not None and self.batch_size % self.agents_in_game:
+            raise ValueError(
+                f"batch_size must be a multiple of the {self.agents_in_game} agents, "
+                f"got {self.batch_size}"
+            )
+
+    @property
+    def agents_in_game(self) -> int:
+        """Number of agents of the method."""
+        if METHODS[self.method].single_agent:
+            return 1
+        return 2 if self.n_agents is None else self.n_agents
+
+    def to_json(self) -> dict[str, Any]:
+        """The settings as plain values."""
+        values = dataclasses.asdict(self)
+        return {k: str(v) if isinstance(v, Path) else v for k, v in values.items()}
+
+
+_AT_LEAST = {
+    "seed": 0,
+    "iterations": 1,
+    "batch_size": 1,
+    "minibatch_size": 1,
+    "update_epochs": 1,
+    "kl_coef": 0,
+    "kl_horizon": 1,
+    "value_clip": 0,
+    "vf_coef": 0,
+    "ent_coef": 0,
+    "role_exchange_interval": 1,
+    "max_response_tokens": 1,
+    "max_prompt_tokens": 1,
+    "eval_interval": 1,
+    "eval_queries": 1,
+    "checkpoint_interval": 1,
+    "keep_checkpoints": 1,
+    "samples_per_iteration": 0,
+    "threads": 1,
+    "n_agents": 1,
+}
+
+
+def from_mapping(values: dict[str, Any]) -> dict[str, Any]:
+    """Check the names and plain types of settings that come from a file.
+
+    Raises:
+        ValueError: naming the first unknown setting, or a value of the wrong kind.
+    """
+    known = {f.name: f for f in dataclasses.fields(TrainConfig)}
+    result: dict[str, Any] = {}
+    for raw, value in values.items():
+        name = raw.replace("-", "_")
+        if name not in known:
+            raise ValueError(f"setting {raw!r} is not known; the settings are {', '.join(known)}")
+        result[name] = _converted(name, _TYPES[name], value)
+    return result
+
+
+_TYPES = {
+    # A choice of words is text; "Literal['batch', ...]" would otherwise look like other types.
+    f.name: "str"
+    if "Literal" in str(f.type) or str(f.type) in ("KLEstimator", "Whiten", "KLScope")
+    else str(f.type)
+    for f in dataclasses.fields(TrainConfig)
+}
+
+
+def _converted(name: str, kind: str, value: Any) -> Any:
+    """A file's value as the field's type; YAML reads 2e-4 as text, JSON has no paths."""
+    if value is None:
+        if "None" in kind:
+            return None
+        raise ValueError(f"{name} must be {kind}, got nothing")
+    try:
+        for word, convert in _CONVERSIONS.items():
+            if word in kind:
+                return convert(value)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{name} must be {kind}, got {value!r}") from error
+    if not isinstance(value, str):
+        raise ValueError(f"{name} must be text, got {value!r}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError
+    return value
+
+
+def _whole(value: Any) -> int:
+    if isinstance(value, bool) or int(value) != float(value):
+        raise ValueError
+    return int(value)
+
+
+_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
+    "Path": lambda value: Path(str(value)),
+    "bool": _flag,
+    "float": float,
+    "int": _whole,
+}
+"""Word in a field's type -> conversion; the first that fits."""
+
+
+def resolved(config: TrainConfig, task_defaults: dict[str, Any]) -> TrainConfig:
+    """Fill every open field (None) with the task's default, else the general one.
+
+    Args:
+        config: as the user gave it.
+        task_defaults: `Task.training_defaults`.
+
+    Raises:
+        ValueError: if a default names a field that does not exist, or the result is not valid.
+    """
+    known = {f.name for f in dataclasses.fields(TrainConfig)}
+    if unknown := set(task_defaults) - known:
+        raise ValueError(f"training_defaults of the task name no setting: {sorted(unknown)}")
+    changes: dict[str, Any] = {"n_agents": config.agents_in_game}
+    for name, value in {**GENERAL_DEFAULTS, **task_defaults}.items():
+        if getattr(config, name) is None:
+            changes[name] = value
+    if "batch_size" in changes:  # defaults are even; an odd chain takes the next multiple
+        agents = config.agents_in_game
+        changes["batch_size"] = math.ceil(changes["batch_size"] / agents) * agents
+    return dataclasses.replace(config, **changes)

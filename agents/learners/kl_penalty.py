@@ -1,0 +1,66 @@
+"""Where the divergence from the reference enters an update, by the estimator's name.
+
+| estimator | in the token rewards | in the loss |
+| --- | --- | --- |
+| exact | full KL (later tokens', through the reward-to-go) | full KL of the current token |
+| k1 | log-ratio of the drawn token | - |
+| k3 | - | k3 of the drawn token |
+| reference | full KL | - |
+
+The rewards carry no gradient of their own; `docs/kl.md` says which gradient each choice has.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from agents.maths.kl import full_kl, k1, k3
+from agents.maths.logprobs import log_softmax
+from agents.maths.masking import masked_mean
+from agents.models.language_model import LanguageModel, Scored
+from agents.rollout import Prepared, Rollout
+
+ESTIMATORS_WITH_REF_HIDDEN = frozenset({"exact"})
+"""Those whose loss needs the reference's whole distribution again."""
+
+
+def penalty_in_reward(rollout: Rollout, estimator: str, coef: float) -> Tensor:
+    """Cost of each token, subtracted from its reward; [B, T], no gradient.
+
+    Args:
+        rollout: one agent's responses.
+        estimator: a name of the table above.
+        coef: weight per nat.
+    """
+    if estimator in ("exact", "reference"):
+        return coef * rollout.kl
+    if estimator == "k1":
+        return (coef * k1(rollout.logprobs, rollout.ref_logprobs)).masked_fill(~rollout.mask, 0.0)
+    return torch.zeros_like(rollout.kl)
+
+
+def penalty_in_loss(
+    scored: Scored,
+    batch: Prepared,
+    reference: LanguageModel,
+    estimator: str,
+    *,
+    coef: float,
+    sigma: Tensor,
+    temperature: float,
+) -> Tensor:
+    """Term added to the loss, with gradient; a scalar.
+
+    Divided by sigma, which the advantages were divided by: otherwise the weight of this term
+    against the rewards would change with their spread.
+    """
+    if estimator == "exact":
+        with torch.no_grad():
+            ref_log_probs = log_softmax(reference.logits(batch.ref_hidden), temperature)
+        divergence = full_kl(scored.log_probs, ref_log_probs)
+    elif estimator == "k3":
+        divergence = k3(scored.logprobs, batch.ref_logprobs)
+    else:
+        return scored.logprobs.new_zeros(())
+    return coef / sigma * masked_mean(divergence, batch.mask)

@@ -1,0 +1,134 @@
+"""From what the user typed after `--model` to a model and its tokenizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+from agents.models import BUILTIN_MODELS
+from agents.models.source import LoadedModel
+from cory_env.tokens import as_tokenizer
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
+
+
+@contextmanager
+def quiet_progress() -> Iterator[None]:
+    """Keep the library from drawing its own progress bars over ours."""
+    shown = transformers.utils.logging.is_progress_bar_enabled()
+    transformers.utils.logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        if shown:
+            transformers.utils.logging.enable_progress_bar()
+
+
+def load_model(
+    name: str,
+    *,
+    seed: int = 0,
+    dtype: str = "float32",
+    device: str = "cpu",
+    trust_remote_code: bool = False,
+) -> LoadedModel:
+    """Load a causal language model and its tokenizer.
+
+    Args:
+        name: `builtin:NAME`, a folder in the Hugging Face format, or a hub name.
+        seed: for models whose weights are drawn.
+        dtype: "float32", "float64" or "bfloat16".
+        device: "cpu" or "cuda[:n]".
+        trust_remote_code: run the code that comes with a model. Off unless the user turns it on.
+
+    Raises:
+        ValueError: one sentence saying what is missing.
+    """
+    if dtype not in DTYPES:
+        raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
+    with quiet_progress():
+        loaded = _load(name, seed, trust_remote_code)
+    torch.nn.Module.to(loaded.model, device=_device(device), dtype=DTYPES[dtype])
+    return loaded
+
+
+def _load(name: str, seed: int, trust_remote_code: bool) -> LoadedModel:
+    if name.startswith("builtin:"):
+        return _builtin(name, seed)
+    if Path(name).is_dir():
+        return _from_folder(Path(name), trust_remote_code)
+    if name.startswith((".", "/", "~")) or Path(name).exists() or name.count("/") > 1:
+        raise ValueError(
+            f"model must be a folder, a hub name or builtin:NAME, got {name!r}, "
+            f"and there is no such folder"
+        )
+    return _open(name, name, trust_remote_code, local=False)
+
+
+def _device(device: str) -> torch.device:
+    try:
+        resolved = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device must be like cpu or cuda:0, got {device!r}") from error
+    if resolved.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device here")
+    return resolved
+
+
+def _builtin(name: str, seed: int) -> LoadedModel:
+    key = name.removeprefix("builtin:")
+    if key not in BUILTIN_MODELS:
+        known = ", ".join(f"builtin:{k}" for k in BUILTIN_MODELS)
+        raise ValueError(f"model must be one of {known}, a folder or a hub name, got {name!r}")
+    return BUILTIN_MODELS[key](seed)
+
+
+def _from_folder(folder: Path, trust_remote_code: bool) -> LoadedModel:
+    if not (folder / "config.json").is_file():
+        raise ValueError(f"model folder {folder} must hold a config.json, and there is none")
+    if not any(folder.glob("*.safetensors")):
+        raise ValueError(
+            f"model folder {folder} must hold its weights as *.safetensors, and there are none "
+            f"(pickled weights are not opened)"
+        )
+    if not any((folder / f).is_file() for f in TOKENIZER_FILES):
+        raise ValueError(
+            f"model folder {folder} must hold a tokenizer "
+            f"({' or '.join(TOKENIZER_FILES)}), and there is none"
+        )
+    return _open(str(folder), str(folder), trust_remote_code, local=True)
+
+
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
+
+
+def _open(path: str, source: str, trust_remote_code: bool, *, local: bool) -> LoadedModel:
+    options = {"local_files_only": local, "trust_remote_code": trust_remote_code}
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(path, **options)
+        model = AutoModelForCausalLM.from_pretrained(path, use_safetensors=True, **options)
+    except Exception as error:  # the library raises a dozen kinds; each means: cannot be opened
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        where = (
+            "it is no folder that opens as a causal language model"
+            if local
+            else "there is no such folder here, and as a hub name it could not be fetched "
+            "(no network, or no such model); point --model at a local folder instead"
+        )
+        raise ValueError(f"model {source!r} could not be loaded: {where} ({reason})") from error
+    end_ids = _end_ids(model, tokenizer)
+    return LoadedModel(model, tokenizer, as_tokenizer(tokenizer, end_ids=end_ids), source)
+
+
+def _end_ids(model: object, tokenizer: object) -> tuple[int, ...] | None:
+    """All end tokens: the tokenizer's, and those its generation settings add."""
+    own = getattr(tokenizer, "eos_token_id", None)
+    more = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
+    listed = more if isinstance(more, list) else [more]
+    found = [i for i in (own, *listed) if i is not None]
+    return tuple(dict.fromkeys(found)) or None

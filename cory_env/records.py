@@ -1,0 +1,86 @@
+"""Frozen records of the game: a query, one finished turn, one finished episode."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Query:
+    """One input of a task; `str(query)` is its text.
+
+    Attributes:
+        text: what is asked, before any template.
+        answer: what a reward compares with, or None where the task has no such thing.
+        metadata: anything else a task wants to remember; values that JSON can hold.
+    """
+
+    text: str
+    answer: str | None = None
+    metadata: Mapping[str, Any] = field(default_factory=dict, hash=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class Turn:
+    """One finished turn of one agent.
+
+    Attributes:
+        agent: who wrote.
+        role: its role in this episode.
+        prompt: the text it was conditioned on, after any cut.
+        prompt_tokens: length of that prompt in tokens.
+        dropped_tokens: reference tokens cut from the left so that the prompt fits.
+        response: its text, without special tokens.
+        response_ids: its tokens, with the end token if it wrote one.
+        truncated: True if the length limit cut the response.
+        score: what the reward says of this response; None until the episode is settled.
+        payoff: what the agent was paid; None until the episode is settled.
+    """
+
+    agent: str
+    role: str
+    prompt: str
+    prompt_tokens: int
+    dropped_tokens: int
+    response: str
+    response_ids: tuple[int, ...]
+    truncated: bool
+    score: float | None
+    payoff: float | None
+
+
+@dataclass(frozen=True)
+class EpisodeRecord:
+    """An episode as it was played; the turns stand in the order of the seats."""
+
+    query: Query
+    turns: tuple[Turn, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain dicts, lists and numbers, ready for `json.dumps`."""
+        query = {"text": self.query.text, "answer": self.query.answer}
+        turns = [{**asdict(turn), "response_ids": list(turn.response_ids)} for turn in self.turns]
+        return {"query": {**query, "metadata": dict(self.query.metadata)}, "turns": turns}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> EpisodeRecord:
+        """Rebuild a record from what `to_dict` gave."""
+        turns = (
+            Turn(**{**turn, "response_ids": tuple(turn["response_ids"])}) for turn in data["turns"]
+        )
+        return cls(query=Query(**data["query"]), turns=tuple(turns))
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON."""
+        return json.dumps(self.to_dict(), ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str) -> EpisodeRecord:
+        """Rebuild a record from a line that `to_json` wrote."""
+        return cls.from_dict(json.loads(line))
