@@ -56,7 +56,7 @@ class RunFolder:
             raise ValueError(f"out must be a folder, got the file {self.path}")
         if self.config_file.exists():
             raise ValueError(
-                f"out {self.path} holds another run; name a new folder, or go on with it by --resume"
+                f"out {self.path} holds another run; name a new folder, or go on with --resume"
             )
         if self.path.exists() and any(self.path.iterdir()):
             raise ValueError(

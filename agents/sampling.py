@@ -83,8 +83,8 @@ def sample(
     running = torch.ones(batch, dtype=torch.bool, device=device)
     fed, mask, cache = prompt_ids, prompt_ids >= 0, None
     for t in range(width):
-        output = model.trunk(fed, mask, cache, use_cache=True)
-        cache, hidden = output.past_key_values, output.last_hidden_state[:, -1]
+        states, cache = model.trunk(fed, mask, cache, use_cache=True)
+        hidden = states[:, -1]
         log_probs = log_softmax(model.logits(hidden), temperature)
         token = draw(log_probs, uniforms[:, t])
         response[:, t] = torch.where(running, token, -1)

@@ -20,7 +20,7 @@ from cory_env.records import Query
 from cory_env.rewards.base import RewardSpec, checked_scores
 from cory_env.roles import check_turn_order
 from cory_env.rules import GameRules
-from cory_env.schedule import EpisodeSchedule
+from cory_env.schedule import EpisodeSchedule, check_role_schedule
 from cory_env.tasks.base import Task
 from cory_env.tokens import pad_left
 
@@ -140,7 +140,7 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
             max_prompt_tokens=max_prompt_tokens,
             reward=reward,
         )
-        self.role_schedule = role_schedule
+        self.role_schedule = check_role_schedule(role_schedule)
         self.render_mode = render_mode
         self.possible_agents = list(self.rules.agents)
         self._queries = self.rules.task.queries(split)

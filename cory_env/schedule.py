@@ -14,6 +14,19 @@ ROLE_SCHEDULES = ("fixed", "alternate", "random")
 _ORDER_STREAM = 1  # apart from the query orders, which use [seed, pass]
 
 
+def check_role_schedule(role_schedule: str) -> str:
+    """Return the schedule if there is one of that name.
+
+    Raises:
+        ValueError: otherwise.
+    """
+    if role_schedule not in ROLE_SCHEDULES:
+        raise ValueError(
+            f"role_schedule must be one of {list(ROLE_SCHEDULES)}, got {role_schedule!r}"
+        )
+    return role_schedule
+
+
 class EpisodeSchedule:
     """Deals out queries and turn orders; everything follows from the seed and from what was played.
 
@@ -35,13 +48,9 @@ class EpisodeSchedule:
         Raises:
             ValueError: if the schedule or the seed is not usable.
         """
-        if role_schedule not in ROLE_SCHEDULES:
-            raise ValueError(
-                f"role_schedule must be one of {list(ROLE_SCHEDULES)}, got {role_schedule!r}"
-            )
         self._source = QuerySource(queries, seed)
         self._agents = tuple(agents)
-        self._role_schedule = role_schedule
+        self._role_schedule = check_role_schedule(role_schedule)
         self._seed = int(seed)
         self._played = 0
         self._given_query: Query | None = None

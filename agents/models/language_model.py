@@ -62,6 +62,8 @@ class LanguageModel(nn.Module):
                     setattr(module, name, 0.0)
         accepted = inspect.signature(model.base_model.forward).parameters
         self._takes_positions = "position_ids" in accepted
+        # The library renamed its cache within version 5.
+        self._cache_name = "cache" if "cache" in accepted else "past_key_values"
         self._check_vocabulary()
         self._check_head()
 
@@ -77,7 +79,7 @@ class LanguageModel(nn.Module):
 
     def trunk(
         self, ids: Tensor, mask: Tensor, cache: Any = None, *, use_cache: bool = False
-    ) -> Any:
+    ) -> tuple[Tensor, Any]:
         """Run the transformer without its output layer.
 
         Args:
@@ -87,20 +89,20 @@ class LanguageModel(nn.Module):
             use_cache: return a cache as well.
 
         Returns:
-            The library's output: `last_hidden_state` [B, S, H] and `past_key_values`.
+            Hidden states of the last layer, [B, S, H], and the cache (None without `use_cache`).
         """
-        extra: dict[str, Any] = {}
+        extra: dict[str, Any] = {self._cache_name: cache}
         if self._takes_positions:
             # Positions count real tokens, so left padding moves nothing.
             positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
             extra["position_ids"] = positions[:, -ids.shape[1] :]
-        return self.model.base_model(
+        output = self.model.base_model(
             input_ids=ids.clamp(min=0),
             attention_mask=mask.long(),
-            past_key_values=cache,
             use_cache=use_cache,
             **extra,
         )
+        return output.last_hidden_state, getattr(output, self._cache_name) if use_cache else None
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits over the game's vocabulary; [..., H] -> [..., V]."""
@@ -127,7 +129,7 @@ class LanguageModel(nn.Module):
         """
         fed = torch.cat([prompt_ids, response_ids[:, :-1]], dim=1)  # nothing follows the last one
         first = prompt_ids.shape[1] - 1
-        hidden: Tensor = self.trunk(fed, fed >= 0).last_hidden_state
+        hidden, _ = self.trunk(fed, fed >= 0)
         return hidden[:, first:]
 
     def score(self, prompt_ids: Tensor, response_ids: Tensor, temperature: float) -> Scored:
@@ -162,7 +164,7 @@ class LanguageModel(nn.Module):
         self.model.eval()
         with torch.no_grad():
             own = self.model(input_ids=ids).logits[..., : self.vocab_size].float()
-            ours = self.logits(self.trunk(ids, torch.ones_like(ids).bool()).last_hidden_state)
+            ours = self.logits(self.trunk(ids, torch.ones_like(ids).bool())[0])
         self.model.train(mode)
         if not torch.allclose(own, ours.float(), rtol=1e-3, atol=1e-3):
             raise ValueError(

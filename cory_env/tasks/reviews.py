@@ -48,7 +48,7 @@ class ReviewsTask(Task):
 
     def prompt(
         self,
-        role: str,  # noqa: ARG002 - roles differ in what they may read, not in the template
+        role: str,
         query: Query,
         earlier_responses: Sequence[str],
     ) -> str:

@@ -77,7 +77,7 @@ class SumsTask(Task):
 
     def prompt(
         self,
-        role: str,  # noqa: ARG002 - roles differ in what they may read, not in the template
+        role: str,
         query: Query,
         earlier_responses: Sequence[str],
     ) -> str:

@@ -113,6 +113,8 @@ def test_text_of_any_kind_is_cut_to_fit_and_stays_a_suffix(reference: str, room:
 def test_a_character_cut_in_half_leaves_nothing_behind() -> None:
     # 31 bytes of template and query, and two euro signs of three bytes: two bytes too many, and
     # the third byte of the first sign means nothing alone
-    prompt = builder(35, Quote(), byte_tokenizer()).build("observer", Query("x "), ("\u20ac\u20ac",))
+    prompt = builder(35, Quote(), byte_tokenizer()).build(
+        "observer", Query("x "), ("\u20ac\u20ac",)
+    )
     assert prompt.text == 'I can make this "x \u20ac" better: x '
     assert len(prompt.ids) <= 35

@@ -144,7 +144,7 @@ def test_a_reset_uses_up_no_query_and_keeps_the_order() -> None:
         runner.step([action("a"), action("b")], [0, 1])
     done = list(runner.finished)
     runner.reset([0])
-    assert runner.observe([0]) [1].tolist() == [observed("a d |")]
+    assert runner.observe([0])[1].tolist() == [observed("a d |")]
     assert runner.observe([0, 1])[0] == ["agent_1", "agent_0"]
     assert [episode.over for episode in runner.episodes] == [False, True]
     assert runner.finished == done  # the Collector resets at the end: the records stay
@@ -208,8 +208,10 @@ PAIRS = [Query(f"{x} {y}", answer=x) for x, y in zip(LETTERS, LETTERS[1:] + ["a"
 def test_permuted_transfer_shows_each_observer_the_response_of_another(seed: int) -> None:
     runner = begun(PAIRS, rng=seed, transfer="permuted")
     runner.step([action(letter) for letter in LETTERS], range(6))
-    shown = [info["prompt"].removeprefix(f"{query} | ") for info, query in
-             zip(runner.infos(range(6)), PAIRS, strict=True)]
+    shown = [
+        info["prompt"].removeprefix(f"{query} | ")
+        for info, query in zip(runner.infos(range(6)), PAIRS, strict=True)
+    ]
     assert sorted(shown) == [f"{letter} |" for letter in LETTERS]  # each response is read once
     assert all(text[0] != letter for text, letter in zip(shown, LETTERS, strict=True))
     payoffs, _ = runner.step([action("a")] * 6, range(6))

@@ -123,7 +123,9 @@ def test_a_reward_that_raises_is_named_with_the_response_that_it_raises_for() ->
     def broken(queries: Sequence[Query], responses: Sequence[str]) -> list[float]:
         return [1.0 / len(text) for text in responses]
 
-    with pytest.raises(RewardError, match="ZeroDivisionError.*query 'q2' and response ''") as caught:
+    with pytest.raises(
+        RewardError, match="ZeroDivisionError.*query 'q2' and response ''"
+    ) as caught:
         checked_scores(broken, QUERIES, RESPONSES)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
     assert isinstance(caught.value, ValueError)
