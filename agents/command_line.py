@@ -32,6 +32,9 @@ class TrainCommand(_Files, TrainConfig):
     A setting that is not given takes the task's own value.
     """
 
+    def __post_init__(self) -> None:
+        """Nothing: the settings are checked when the TrainConfig is made, by one sentence each."""
+
 
 def train_config(arguments: list[str]) -> TrainConfig:
     """Parse the flags of `cory-train`.

@@ -116,9 +116,9 @@ def build_session(config: TrainConfig, task: Task) -> Session:
     learner_class = resolve(config.algorithm, LEARNERS, "algorithm")
     loaded = _load_models(config)
     first = next(iter(loaded.values()))
-    rules = _rules(config, task, first)
+    rules = game_rules(config, task, first)
     _check_context(rules, loaded)
-    alone = _alone_rules(rules)
+    alone = alone_rules(rules)
     assert config.batch_size is not None and config.eval_queries is not None
     train_queries = list(task.queries("train"))
     held_out = evaluation_queries(task, "validation", config.eval_queries)
@@ -177,7 +177,8 @@ def game_runner(config: TrainConfig, rules: GameRules) -> LockStepRunner:
     return LockStepRunner(rules, transfer=method.transfer, scores=method.scores)
 
 
-def _rules(config: TrainConfig, task: Task, loaded: LoadedModel) -> GameRules:
+def game_rules(config: TrainConfig, task: Task, loaded: LoadedModel) -> GameRules:
+    """The rules of the method's game, with the model's tokenizer."""
     method = METHODS[config.method]
     return GameRules.make(
         task,
@@ -190,7 +191,8 @@ def _rules(config: TrainConfig, task: Task, loaded: LoadedModel) -> GameRules:
     )
 
 
-def _alone_rules(rules: GameRules) -> GameRules:
+def alone_rules(rules: GameRules) -> GameRules:
+    """The game of one agent and the query-only prompt, for the same task and tokenizer."""
     return GameRules.make(
         rules.task,
         tokenizer=rules.tokenizer,

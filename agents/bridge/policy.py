@@ -18,7 +18,18 @@ from agents.sampling import Measured, Sampled, measure, sample
 from agents.streams import response_uniforms
 
 
-class ResponsePolicy(Policy):
+class _QuickPolicy(Policy):
+    """A policy without the wait: Tianshou's constructor compiles its numba returns, seconds a process.
+
+    Ours are computed in torch, so nothing here ever calls them.
+    """
+
+    @staticmethod
+    def _compile() -> None:
+        """Compile nothing."""
+
+
+class ResponsePolicy(_QuickPolicy):
     """One agent's policy: draws a response and records what an update needs."""
 
     def __init__(
@@ -71,7 +82,7 @@ class ResponsePolicy(Policy):
         raise NotImplementedError("a ResponsePolicy is called through its TeamPolicy")
 
 
-class TeamPolicy(Policy):
+class TeamPolicy(_QuickPolicy):
     """Sends each row to the agent whose turn it is.
 
     Tianshou's own multi-agent policy fails while collecting with actions that are not Discrete, and
@@ -122,7 +133,7 @@ class TeamPolicy(Policy):
             )
             sampled, measured = policy.respond(np.asarray(batch.obs.obs)[rows], uniforms)
             act[rows] = sampled.response_ids.cpu().numpy()
-            for name, values in policy_entry(sampled, measured).items():
+            for name, values in policy_entry(sampled, measured, seat).items():
                 whole = entry.setdefault(name, np.zeros((n, *values.shape[1:]), values.dtype))
                 whole[rows] = values
         return Batch(act=act, policy=Batch(entry), state=None)

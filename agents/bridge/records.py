@@ -23,8 +23,11 @@ KEYS = {
 """Field of a rollout -> key in the buffer's `policy`, a row each: [T] and for the last [T, H]."""
 
 
-def policy_entry(sampled: Sampled, measured: Measured) -> dict[str, NDArray[Any]]:
-    """What the buffer keeps of a response beside its tokens."""
+def policy_entry(sampled: Sampled, measured: Measured, seat: int) -> dict[str, NDArray[Any]]:
+    """What the buffer keeps of a response beside its tokens.
+
+    The seat is kept here because a row's own `info` is the one after its step: the next seat's.
+    """
     ref_hidden = measured.ref_hidden
     if ref_hidden is None:
         ref_hidden = sampled.hidden[..., :0]
@@ -37,10 +40,12 @@ def policy_entry(sampled: Sampled, measured: Measured) -> dict[str, NDArray[Any]
         "ref_hidden": ref_hidden,
     }
     # numpy has no bfloat16; float32 holds every one of its values.
-    return {
+    entry = {
         KEYS[name]: (v.float() if v.dtype == torch.bfloat16 else v).cpu().numpy()
         for name, v in values.items()
     }
+    entry["seat"] = np.full(len(sampled.response_ids), seat, dtype=np.int64)
+    return entry
 
 
 def rollout_from_batch(
@@ -54,7 +59,7 @@ def rollout_from_batch(
         device: where the learner computes.
         hidden_dtype: of the reference's hidden states.
     """
-    seats = np.unique(batch.info["seat"])
+    seats = np.unique(batch.policy["seat"])
     if len(seats) != 1:
         raise RuntimeError(f"an agent keeps its seat within an iteration, got seats {seats}")
 

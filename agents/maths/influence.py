@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -48,3 +50,81 @@ def influence_from_scores(r2: NDArray[np.float64]) -> float:
     if total <= 1e-18 * max(1.0, float(np.square(r2).max())):
         return 0.0
     return float(explained / total)
+
+
+@dataclass(frozen=True)
+class Influence:
+    """What the first response does to the second.
+
+    Attributes:
+        influence: share of the second score's variance that the first response explains.
+        correlation: of r1 with the mean r2, within queries.
+        mean_r1: mean score of the first responses.
+        mean_r2: mean score of the second responses.
+        copies: share of second responses with the same text as the first.
+        copies_by_chance: the same, with the first response of another draw of the query.
+        gap: mean r2 where r1 is 1 minus that where r1 is 0, over all queries; None unless the
+            scores are 0 and 1 and both occur.
+        gap_within: the same inside each query that has both, averaged over those.
+    """
+
+    influence: float
+    correlation: float
+    mean_r1: float
+    mean_r2: float
+    copies: float
+    copies_by_chance: float
+    gap: float | None
+    gap_within: float | None
+
+
+def influence_statistics(
+    r1: NDArray[np.float64],
+    r2: NDArray[np.float64],
+    texts1: NDArray[np.object_],
+    texts2: NDArray[np.object_],
+) -> Influence:
+    """Summarise nested samples.
+
+    Args:
+        r1: scores of the first responses, [Q, A1].
+        r2: scores of the second responses, [Q, A1, A2].
+        texts1: the first responses, [Q, A1].
+        texts2: the second responses, [Q, A1, A2].
+
+    Raises:
+        ValueError: as `influence_from_scores`.
+    """
+    other = np.roll(texts1, 1, axis=1)  # another draw of the same query
+    gap, gap_within = _gaps(r1, r2)
+    return Influence(
+        influence=influence_from_scores(r2),
+        correlation=_within_correlation(r1, r2.mean(axis=2)),
+        mean_r1=float(r1.mean()),
+        mean_r2=float(r2.mean()),
+        copies=float((texts2 == texts1[:, :, None]).mean()),
+        copies_by_chance=float((texts2 == other[:, :, None]).mean()),
+        gap=gap,
+        gap_within=gap_within,
+    )
+
+
+def _within_correlation(x: NDArray[np.float64], y: NDArray[np.float64]) -> float:
+    x = x - x.mean(axis=1, keepdims=True)
+    y = y - y.mean(axis=1, keepdims=True)
+    scale = float(np.sqrt(np.square(x).sum() * np.square(y).sum()))
+    return float((x * y).sum()) / scale if scale > 0 else 0.0
+
+
+def _gaps(r1: NDArray[np.float64], r2: NDArray[np.float64]) -> tuple[float | None, float | None]:
+    right = r1 == 1.0
+    if not np.isin(r1, (0.0, 1.0)).all() or right.all() or not right.any():
+        return None, None
+    means = r2.mean(axis=2)
+    within = [
+        means[q][right[q]].mean() - means[q][~right[q]].mean()
+        for q in range(len(r1))
+        if right[q].any() and not right[q].all()
+    ]
+    pooled = float(means[right].mean() - means[~right].mean())
+    return pooled, float(np.mean(within)) if within else None

@@ -39,7 +39,7 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
 class KLController:
     """The weight of the KL term: fixed, or moved towards a target.
 
-    Each step multiplies it by 1 + clip(KL / target - 1, -0.2, 0.2) * responses / horizon.
+    Each step multiplies it by 1 + clip(KL / target - 1, -0.2, 0.2) * min(responses / horizon, 1).
 
     Source: Ziegler et al. 2019, section 2.2; the paper's code uses target 6 and horizon 10,000.
     """
@@ -60,4 +60,5 @@ class KLController:
         if self.target is None:
             return
         error = min(max(kl / self.target - 1.0, -0.2), 0.2)
-        self.coef *= 1.0 + error * n_responses / self.horizon
+        # A batch above five horizons would otherwise make the weight negative.
+        self.coef *= 1.0 + error * min(n_responses / self.horizon, 1.0)

@@ -76,7 +76,7 @@ class Task(abc.ABC):
     def tokenizer(self) -> TextTokenizer:
         """Return the task's own tokenizer."""
 
-    def scored_query(self, role: str, query: Query) -> Query:  # noqa: ARG002  (others use it)
+    def scored_query(self, role: str, query: Query) -> Query:
         """Return the query by which that role's response is judged: the query itself."""
         return query
 

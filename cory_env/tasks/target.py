@@ -81,19 +81,19 @@ class TargetTask(Task):
     def queries(self, split: str) -> list[Query]:
         """Return the split's pairs of letters; `metadata["hidden"]` says which are hidden.
 
-        Which are hidden depends on split, place and kappa only; those hidden at a smaller kappa
-        stay hidden at a larger one.
+        They stand in the order of a hash, so that the first n are a fair sample. Which are hidden
+        depends on split, place and kappa only; those hidden at a smaller kappa stay hidden at a
+        larger one.
         """
         check_split(split)
         if self.data is None:
             texts = [f"{a} {b}" for a, b in product(LETTERS, LETTERS)] * REPEATS[split]
         else:
             texts = [query.text for query in self.user_queries(split)]
-        ranked = sorted(range(len(texts)), key=lambda index: _rank(split, index))
-        hidden = set(ranked[: round(self.kappa * len(texts))])
+        hidden = set(_shuffled("hidden", split, len(texts))[: round(self.kappa * len(texts))])
         return [
-            replace(self.query_from_text(text), metadata={"index": i, "hidden": i in hidden})
-            for i, text in enumerate(texts)
+            replace(self.query_from_text(texts[i]), metadata={"index": i, "hidden": i in hidden})
+            for i in _shuffled("order", split, len(texts))
         ]
 
     def query_from_text(self, text: str) -> Query:
@@ -140,5 +140,7 @@ def _hidden_from(role: str, query: Query) -> bool:
     return role != PIONEER and bool(query.metadata.get("hidden", False))
 
 
-def _rank(split: str, index: int) -> bytes:
-    return hashlib.sha256(f"target/{split}/{index}".encode()).digest()
+def _shuffled(purpose: str, split: str, n: int) -> list[int]:
+    return sorted(
+        range(n), key=lambda i: hashlib.sha256(f"target/{purpose}/{split}/{i}".encode()).digest()
+    )

@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
+
 from cory_env import GameRules, Query, make_task
 from cory_env.env import CoryEnv
 from cory_env.tasks.target import VOCABULARY
-from numpy.typing import NDArray
 
 TOKEN = {word: token for token, word in enumerate(VOCABULARY)}
 END = TOKEN["</s>"]

@@ -6,11 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cory_env.episode import Episode
-from cory_env.records import Query
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cory_env.episode import Episode
+from cory_env.records import Query
+from cory_env.tasks.target import letter_tokenizer
+from cory_env.tokens import as_tokenizer
 from tests.cory_env.games import AD, END, HIDDEN_AD, TOKEN, action, ids, rules
 
 ORDER = ("agent_0", "agent_1")
@@ -90,6 +92,14 @@ def test_a_response_and_whether_it_was_cut(
     assert turn.truncated is truncated
 
 
+def test_an_end_token_that_is_an_ordinary_word_is_not_in_the_text() -> None:
+    tokenizer = as_tokenizer(letter_tokenizer(), end_ids=[TOKEN["f"]])
+    game = episode(tokenizer=tokenizer)
+    game.submit(action("a f b"))
+    assert (game.turns[0].response, game.turns[0].response_ids) == ("a", ids("a f"))
+    assert game.prompt().text == "a d | a |"
+
+
 def test_token_level_turns_end_with_the_end_token_or_at_the_limit() -> None:
     game = episode(action_level="token")
     assert not game.touched
@@ -101,7 +111,7 @@ def test_token_level_turns_end_with_the_end_token_or_at_the_limit() -> None:
     assert game.seat == 1
     assert game.observe("agent_0") == (BEGIN, *ids("a d | b </s>"))
     assert game.observe("agent_1") == (BEGIN, *ids("a d | b |"))
-    for word in "c d e".split():
+    for word in ("c", "d", "e"):
         game.submit(TOKEN[word])
     assert game.over
     assert [turn.truncated for turn in game.turns] == [False, True]

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cory_env.mixing import MIXINGS, mixing
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cory_env.mixing import MIXINGS, mixing
 
 SCORES = np.array([1.0, 0.5, -2.0])
 

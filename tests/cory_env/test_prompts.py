@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cory_env.prompts import Prompt, PromptBuilder
-from cory_env.records import Query
-from cory_env.tasks.target import LETTERS, TargetTask
-from cory_env.tokens import as_tokenizer
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
+from cory_env.prompts import Prompt, PromptBuilder
+from cory_env.records import Query
+from cory_env.tasks.target import LETTERS, TargetTask
+from cory_env.tokens import as_tokenizer
 from tests.cory_env.games import AD, TOKEN, ids
 
 
@@ -22,7 +22,7 @@ def builder(max_prompt_tokens: int, task: Any = None, tokenizer: Any = None) -> 
 
 
 class Quote(TargetTask):
-    """A template of the paper's kind: long, with the query twice and the reference in the middle."""
+    """A template of the paper's kind: long, with the query on both sides of the reference."""
 
     def prompt(self, role: str, query: Query, earlier_responses: Any) -> str:
         if not earlier_responses:
@@ -68,9 +68,9 @@ def test_the_earliest_reference_is_cut_before_the_next(room: int, text: str, dro
 
 
 def test_a_query_is_never_cut_but_refused() -> None:
-    with pytest.raises(ValueError, match="query 'a d' has 4 tokens .* max_prompt_tokens=3"):
+    with pytest.raises(ValueError, match=r"query 'a d' has 4 tokens .* max_prompt_tokens=3"):
         builder(3).build("pioneer", AD)
-    with pytest.raises(ValueError, match="prompt of the observer .* has 5 tokens without any"):
+    with pytest.raises(ValueError, match=r"prompt of the observer .* has 5 tokens without any"):
         builder(4).build("observer", AD, ("b c e",))
 
 

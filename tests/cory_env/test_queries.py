@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cory_env.queries import QuerySource
-from cory_env.records import Query
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cory_env.queries import QuerySource
+from cory_env.records import Query
 
 
 def source(n: int = 5, seed: Any = 0) -> QuerySource:

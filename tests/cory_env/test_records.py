@@ -6,9 +6,10 @@ import dataclasses
 import json
 
 import pytest
-from cory_env.records import EpisodeRecord, Query, Turn
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cory_env.records import EpisodeRecord, Query, Turn
 
 TURN = Turn("agent_0", "pioneer", "a d |", 4, 0, "a", (6, 2), False, 1.0, 2.0)
 

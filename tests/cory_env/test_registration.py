@@ -8,6 +8,7 @@ import warnings
 
 import pettingzoo
 import pytest
+
 from cory_env.registration import environment_id, register_environments
 from cory_env.tasks import TASKS
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cory_env.registry import resolve
 
 TABLE = {"one": 1, "two": 2}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from cory_env.episode import Episode
 from cory_env.render import dialogue
-
 from tests.cory_env.games import AD, TOKEN, action, rules
 
 

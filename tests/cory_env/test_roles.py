@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from cory_env.roles import agent_names, check_turn_order, role_names, rotate
 from hypothesis import given
 from hypothesis import strategies as st
+
+from cory_env.roles import agent_names, check_turn_order, role_names, rotate
 
 
 @pytest.mark.parametrize(

@@ -6,13 +6,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+from gymnasium import spaces
+from tokenizers import Tokenizer, models
+
 from cory_env.records import Query
 from cory_env.rewards.target import FirstLetter
 from cory_env.rules import GameRules
 from cory_env.tasks.target import TargetTask
-from gymnasium import spaces
-from tokenizers import Tokenizer, models
-
 from tests.cory_env.games import AD
 
 

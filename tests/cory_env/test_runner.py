@@ -7,15 +7,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
 from cory_env.env import CoryEnv
 from cory_env.records import Query
 from cory_env.rewards import RewardError
 from cory_env.roles import agent_names, rotate
 from cory_env.runner import LockStepRunner, derangement
-from cory_env.tasks.target import TargetTask
-from hypothesis import given, settings
-from hypothesis import strategies as st
-
+from cory_env.tasks.target import LETTERS, TargetTask
 from tests.cory_env.games import AD, BC, END, HIDDEN_AD, TOKEN, action, observed, rules
 
 ORDER = ("agent_0", "agent_1")
@@ -200,8 +200,7 @@ def test_a_derangement_moves_everything(n: int, seed: int) -> None:
     assert all(i != p for i, p in enumerate(permutation))
 
 
-LETTERS = "a b c d e f".split()
-PAIRS = [Query(f"{x} {y}", answer=x) for x, y in zip(LETTERS, LETTERS[1:] + ["a"], strict=True)]
+PAIRS = [Query(f"{x} {y}", answer=x) for x, y in zip(LETTERS, [*LETTERS[1:], "a"], strict=True)]
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -217,7 +216,7 @@ def test_permuted_transfer_shows_each_observer_the_response_of_another(seed: int
     payoffs, _ = runner.step([action("a")] * 6, range(6))
     # scores and payoffs are the episode's own: every pioneer right, one observer
     assert payoffs[:, 0].tolist() == [2.0, 1.0, 1.0, 1.0, 1.0, 1.0]
-    assert [record.turns[0].response for record in runner.finished if record] == LETTERS
+    assert [record.turns[0].response for record in runner.finished if record] == list(LETTERS)
 
 
 def test_permuted_transfer_in_a_chain_reads_one_other_episode() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from cory_env.queries import QuerySource
 from cory_env.records import Query
 from cory_env.schedule import EpisodeSchedule

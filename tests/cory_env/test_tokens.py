@@ -1,4 +1,7 @@
-"""Tests of cory_env/tokens.py (cases 16, 25, 30: masks not by token id, ids end to end, one BOS)."""
+"""Tests of cory_env/tokens.py.
+
+Cases 16, 25 and 30: masks not by token id, ids end to end, exactly one begin token.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +12,11 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cory_env.tokens import TextTokenizer, as_tokenizer, pad_left, response_ids
 from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+
+from cory_env.tokens import TextTokenizer, as_tokenizer, pad_left, response_ids
 
 WORDS = {"<s>": 0, "</s>": 1, "<unk>": 2, "a": 3, "b": 4, "c": 9}
 

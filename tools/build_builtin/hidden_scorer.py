@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cory_env.records import Query
 from cory_env.rewards.hidden_sentiment import WEIGHTS_FILE, LinearSentiment, feature_buckets
 from cory_env.rewards.vader import VaderReward
+from tools.build_builtin.openings import SPLITS
 from tools.build_builtin.paths import write_bytes, write_text
 from tools.build_builtin.snippets import Snippet, movie_snippets, select
 
@@ -33,29 +34,29 @@ class Settings:
     """AdaGrad's step size."""
     l2: float = 1e-5
     """Decay of the weights that a snippet touches."""
-    prefixes: bool = True
-    """Also learn from the first half of each snippet: responses in the game are short."""
+    rating_scale: float = 1.0
+    """The target is the logistic of this times the human rating: a faint rating counts as doubt."""
     snippets: Path | None = None
     """The snippets' file; without it the public source distribution is downloaded."""
 
 
 def train(snippets: Sequence[Snippet], settings: Settings) -> LinearSentiment:
-    """Fit the sign of the human rating."""
-    texts = [(s.text, s.rating > 0) for s in snippets if s.rating != 0]
-    if settings.prefixes:
-        texts += [(" ".join(t.split()[: len(t.split()) // 2]), y) for t, y in texts]
-    rows = [(feature_buckets(text, settings.buckets), positive) for text, positive in texts]
-    rows = [(found, positive) for found, positive in rows if len(found)]
+    """Fit the chance that a snippet is positive, as its mean human rating suggests it."""
+    rows = [
+        (feature_buckets(s.text, settings.buckets), _logistic(settings.rating_scale * s.rating))
+        for s in snippets
+    ]
+    rows = [(found, target) for found, target in rows if len(found)]
     weights = np.zeros(settings.buckets)
     squares = np.full(settings.buckets, 1e-2)
     bias, bias_square = 0.0, 1e-2
     rng = np.random.default_rng(settings.seed)
     for _ in range(settings.epochs):
         for index in rng.permutation(len(rows)):
-            found, positive = rows[index]
+            found, target = rows[index]
             scale = 1.0 / np.sqrt(len(found))
             logit = bias + scale * weights[found].sum()
-            error = 1.0 / (1.0 + np.exp(-logit)) - positive
+            error = _logistic(logit) - target
             gradient = error * scale + settings.l2 * weights[found]
             squares[found] += np.square(gradient)
             weights[found] -= settings.learning_rate * gradient / np.sqrt(squares[found])
@@ -63,6 +64,10 @@ def train(snippets: Sequence[Snippet], settings: Settings) -> LinearSentiment:
             bias -= settings.learning_rate * error / np.sqrt(bias_square)
     # What is stored is half precision; measure that, not what it was rounded from.
     return LinearSentiment(weights.astype(np.float16).astype(np.float32), float(bias))
+
+
+def _logistic(value: float) -> float:
+    return float(1.0 / (1.0 + np.exp(-value)))
 
 
 def accuracy(scores: Sequence[float] | NDArray[np.float64], snippets: Sequence[Snippet]) -> float:
@@ -76,9 +81,7 @@ def main(settings: Settings) -> None:
     snippets = movie_snippets(settings.snippets)
     scorer = train(select(snippets, "training"), settings)
     held_out = [s for part in ("validation", "held_out") for s in select(snippets, part)]
-    openings = [
-        s for part in ("rl_train", "rl_validation", "rl_test") for s in select(snippets, part)
-    ]
+    openings = [s for part in SPLITS.values() for s in select(snippets, part)]
     vader = VaderReward()
     facts = {
         "settings": {k: v for k, v in asdict(settings).items() if k != "snippets"},

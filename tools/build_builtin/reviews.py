@@ -52,8 +52,12 @@ class Settings:
     """Seed of the weights, the batches and the samples."""
     vocab_size: int = 2048
     """Entries of the tokenizer."""
-    steps: int = 1600
+    steps: int = 1100
     """Steps of stage 1."""
+    dropout: float = 0.1
+    """Dropout in both stages: there is little text, and the model reads it several times."""
+    weight_decay: float = 0.5
+    """Decay of the matrices in both stages, for the same reason."""
     tokens_per_batch: int = 1024
     """Padded tokens of plain text a step."""
     observer_steps: int = 800
@@ -100,7 +104,13 @@ def first_stage(
     """Teach plain snippets."""
     rng = np.random.default_rng([settings.seed, 1])
     batches = epochs(plain_examples(training, tokenizer), settings.tokens_per_batch, rng)
-    fit_settings = FitSettings(steps=settings.steps, learning_rate=5e-3, matrix_learning_rate=5e-3)
+    fit_settings = FitSettings(
+        steps=settings.steps,
+        learning_rate=5e-3,
+        matrix_learning_rate=5e-3,
+        weight_decay=settings.weight_decay,
+        dropout=settings.dropout,
+    )
     for step in fit(model, batches, fit_settings):
         if step % 200 == 0:
             found = nats_per_character(model, validation, tokenizer)
@@ -161,7 +171,11 @@ def second_stage(
             yield batch + [observer.draw() for _ in range(settings.observer_batch)]
 
     fit_settings = FitSettings(
-        steps=settings.observer_steps, learning_rate=2e-3, matrix_learning_rate=2e-3
+        steps=settings.observer_steps,
+        learning_rate=2e-3,
+        matrix_learning_rate=2e-3,
+        weight_decay=settings.weight_decay,
+        dropout=settings.dropout,
     )
     player = player_of(model, tokenizer)
     queries = ReviewsTask().queries("validation")[:60]

@@ -25,11 +25,11 @@ MOVIES = "movieReviewSnippets_GroundTruth.txt"
 
 PARTS = {
     "rl_train": range(0, 14),
-    "rl_validation": range(14, 19),
-    "rl_test": range(19, 24),
-    "validation": range(24, 27),
-    "held_out": range(27, 30),
-    "training": range(30, 100),
+    "rl_validation": range(14, 20),
+    "rl_test": range(20, 26),
+    "validation": range(26, 29),
+    "held_out": range(29, 32),
+    "training": range(32, 100),
 }
 """Buckets of 100 by part. `rl_*` give the openings of the game; `training` is what the language
 model and the hidden scorer learn from; `validation` stops them; `held_out` is only measured."""

@@ -7,6 +7,7 @@ import math
 import os
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,16 +46,16 @@ class FitSettings:
         learning_rate: peak rate of AdamW, for the embedding and the norms.
         matrix_learning_rate: peak rate of Muon, for the weight matrices of the layers.
         weight_decay: decoupled decay of the matrices.
+        dropout: share of the embedding's and each block's outputs dropped while training.
         warmup: steps of linear rise; afterwards a cosine falls to a twentieth of the peak.
-        attention_dropout: share of attention weights dropped while training.
     """
 
     steps: int
     learning_rate: float
     matrix_learning_rate: float
     weight_decay: float = 0.1
+    dropout: float = 0.0
     warmup: int = 50
-    attention_dropout: float = 0.0
 
 
 def new_model(
@@ -129,13 +130,15 @@ def epochs(
     while True:
         # The jitter makes neighbours differ from pass to pass while lengths stay alike.
         keys = [len(example.ids) + rng.uniform(0, 4) for example in examples]
-        batches: list[list[Example]] = [[]]
+        batches: list[list[Example]] = []
+        width = 0
         for index in np.argsort(keys):
-            example = examples[index]
-            # Sorted by length: this example's length is the width of the padded batch.
-            if (len(batches[-1]) + 1) * len(example.ids) > tokens_per_batch and batches[-1]:
+            length = len(examples[index].ids)
+            width = max(width, length)
+            if not batches or (len(batches[-1]) + 1) * width > tokens_per_batch:
                 batches.append([])
-            batches[-1].append(example)
+                width = length
+            batches[-1].append(examples[index])
         for index in rng.permutation(len(batches)):
             yield batches[index]
 
@@ -162,6 +165,25 @@ def _optimizers(model: LlamaForCausalLM, settings: FitSettings) -> list[torch.op
     return [muon, adam]
 
 
+@contextmanager
+def _dropout(model: LlamaForCausalLM, share: float) -> Iterator[None]:
+    """Drop outputs while the model is in training mode; the saved model knows nothing of it."""
+
+    def drop(module: torch.nn.Module, _inputs: Any, output: Any) -> Any:
+        if isinstance(output, tuple):  # attention also returns its weights
+            return (torch.dropout(output[0], share, module.training), *output[1:])
+        return torch.dropout(output, share, module.training)
+
+    layers = model.model.layers
+    places = [model.model.embed_tokens, *(part for x in layers for part in (x.self_attn, x.mlp))]
+    handles = [place.register_forward_hook(drop) for place in places] if share else []
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
 def fit(
     model: LlamaForCausalLM, batches: Iterator[Sequence[Example]], settings: FitSettings
 ) -> Iterator[int]:
@@ -171,21 +193,20 @@ def fit(
     """
     optimizers = _optimizers(model, settings)
     peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
-    for layer in model.model.layers:
-        layer.self_attn.attention_dropout = settings.attention_dropout
-    for step in range(settings.steps):
-        model.train()
-        factor = _schedule(step, settings)
-        groups = [group for optimizer in optimizers for group in optimizer.param_groups]
-        for group, peak in zip(groups, peaks, strict=True):
-            group["lr"] = peak * factor
-        loss = mean_loss(model, *collate(next(batches)))
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        for optimizer in optimizers:
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-        yield step + 1
+    with _dropout(model, settings.dropout):
+        for step in range(settings.steps):
+            model.train()
+            factor = _schedule(step, settings)
+            groups = [group for optimizer in optimizers for group in optimizer.param_groups]
+            for group, peak in zip(groups, peaks, strict=True):
+                group["lr"] = peak * factor
+            loss = mean_loss(model, *collate(next(batches)))
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            for optimizer in optimizers:
+                optimizer.step()
+                optimizer.zero_grad(set_to_none=True)
+            yield step + 1
 
 
 def through_half(model: LlamaForCausalLM) -> LlamaForCausalLM:
@@ -215,6 +236,7 @@ def save(model: LlamaForCausalLM, folder: Path, facts: Mapping[str, Any]) -> Non
     write_text(temporary / "training.json", json.dumps(facts, indent=2) + "\n")
     folder.mkdir(parents=True, exist_ok=True)
     for file in sorted(temporary.iterdir()):
+        file.chmod(0o644)  # safetensors makes files that only their owner can read
         file.replace(folder / file.name)
     shutil.rmtree(temporary)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from cory_env.records import Query
 from cory_env.rewards import (
     REWARDS,
@@ -124,7 +125,7 @@ def test_a_reward_that_raises_is_named_with_the_response_that_it_raises_for() ->
         return [1.0 / len(text) for text in responses]
 
     with pytest.raises(
-        RewardError, match="ZeroDivisionError.*query 'q2' and response ''"
+        RewardError, match=r"ZeroDivisionError.*query 'q2' and response ''"
     ) as caught:
         checked_scores(broken, QUERIES, RESPONSES)
     assert isinstance(caught.value.__cause__, ZeroDivisionError)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from cory_env.records import Query
 from cory_env.rewards.target import FirstLetter
 

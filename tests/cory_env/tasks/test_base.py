@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
 from cory_env.data_files import SPLITS
 from cory_env.records import Query
 from cory_env.rewards import RewardError, checked_scores

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from cory_env.env import CoryEnv
 from cory_env.episode import Episode
 from cory_env.records import Query
 from cory_env.tasks.target import LETTERS, VOCABULARY, TargetTask
-
 from tests.cory_env.games import AD, HIDDEN_AD, action, ids, rules
 
 
@@ -39,7 +39,16 @@ def test_each_pair_of_letters_comes_equally_often(split: str, copies: int) -> No
     texts = [query.text for query in queries]
     assert sorted(texts) == sorted([f"{a} {b}" for a, b in product(LETTERS, LETTERS)] * copies)
     assert all(query.answer == query.text[0] for query in queries)
-    assert [query.metadata["index"] for query in queries] == list(range(len(queries)))
+    assert sorted(query.metadata["index"] for query in queries) == list(range(len(queries)))
+
+
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_the_first_queries_of_a_split_are_a_fair_sample(split: str) -> None:
+    # hypergeometric for half of the validation split: mean 0.5, standard deviation at most 0.07
+    queries = TargetTask(kappa=0.5).queries(split)
+    sample = queries[: len(queries) // 2]
+    assert abs(np.mean([query.metadata["hidden"] for query in sample]) - 0.5) < 0.15
+    assert len({query.text for query in sample}) > 20
 
 
 def test_prompts_written_out() -> None:
@@ -121,7 +130,7 @@ def test_a_random_policy_starts_far_below_the_optimum() -> None:
 def test_typed_queries_get_their_answer_and_others_are_refused() -> None:
     assert TargetTask().query_from_text(" c  f ") == Query("c f", "c", {"hidden": False})
     for text in ("a", "a b c", "a z", ""):
-        with pytest.raises(ValueError, match="two letters of a..f"):
+        with pytest.raises(ValueError, match=r"two letters of a\.\.f"):
             TargetTask().query_from_text(text)
 
 

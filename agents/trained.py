@@ -1,0 +1,128 @@
+"""Open what a run left behind, or a model from elsewhere, to evaluate it or play with it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from agents.bridge.policy import ResponsePolicy
+from agents.command_line import settings_from_file
+from agents.config import TrainConfig
+from agents.models import ActorCritic, LanguageModel
+from agents.models.load import load_model
+from agents.session import game_rules, resolve_config, response_policy
+from cory_env.rules import GameRules
+from cory_env.tasks.base import Task
+
+
+@dataclass(frozen=True)
+class Opened:
+    """A game and agents that can answer in it."""
+
+    config: TrainConfig
+    task: Task
+    rules: GameRules
+    """The game that the agents were trained in; for a foreign model, the game of `config`."""
+    responders: dict[str, ResponsePolicy]
+    """By agent id, at temperature 1."""
+    names: dict[str, str]
+    """Where each agent came from."""
+    has_reference: bool
+    """Whether KL can be told."""
+
+
+def open_agents(
+    *,
+    run: Path | None,
+    model: str | None,
+    config: TrainConfig,
+    reference: str | None,
+    which: str = "final",
+) -> Opened:
+    """Open the agents of a run, or one foreign model in every seat.
+
+    Args:
+        run: a run folder; its own settings are used.
+        model: builtin:NAME, a folder or a hub name, instead of a run.
+        config: task, method and lengths for a foreign model.
+        reference: model that KL is measured against; None: what the run started from, and for a
+            foreign model none.
+        which: "final" or "best" of a run.
+
+    Raises:
+        ValueError: if not exactly one of run and model is given, or something cannot be opened.
+    """
+    if (run is None) == (model is None):
+        raise ValueError("give either a run folder or a model, and not both")
+    if run is not None:
+        config = replace(run_config(run), trust_remote_code=config.trust_remote_code)
+        names = _trained_folders(run, which, config.agents_in_game)
+        reference = reference or config.model
+    else:
+        assert model is not None
+        names = {f"agent_{i}": model for i in range(config.agents_in_game)}
+    config, task = resolve_config(config)
+    loaded = {
+        agent: load_model(
+            name, seed=config.seed, device=config.device, trust_remote_code=config.trust_remote_code
+        )
+        for agent, name in names.items()
+    }
+    rules = game_rules(config, task, next(iter(loaded.values())))
+    references = _references(config, rules, reference)
+    responders = {}
+    for i, (agent, opened) in enumerate(loaded.items()):
+        actor = ActorCritic(opened.model.eval(), rules.tokenizer.vocab_size)
+        against = references[i % len(references)] if references else actor
+        responders[agent] = response_policy(actor, against, rules)
+    return Opened(config, task, rules, responders, names, bool(references))
+
+
+def run_config(run: Path) -> TrainConfig:
+    """The settings of a run.
+
+    Raises:
+        ValueError: if there is no run.
+    """
+    file = run / "config.json"
+    if not file.is_file():
+        raise ValueError(f"run {run} must be a run folder with a config.json, and there is none")
+    return TrainConfig(**settings_from_file(file))
+
+
+def _trained_folders(run: Path, which: str, n_agents: int) -> dict[str, str]:
+    if which not in ("final", "best"):
+        raise ValueError(f"which must be final or best, got {which!r}")
+    folders = {
+        f"agent_{i}": run / "final" / f"agent_{i}" if which == "final" else run / "best"
+        for i in range(n_agents)
+    }
+    for folder in folders.values():
+        if not folder.is_dir():
+            raise ValueError(
+                f"run {run} has no {folder.relative_to(run)} yet: it was not finished; "
+                f"go on with cory-train --resume --out {run}"
+            )
+    return {agent: str(folder) for agent, folder in folders.items()}
+
+
+def _references(
+    config: TrainConfig, rules: GameRules, reference: str | None
+) -> list[LanguageModel]:
+    if reference is None:
+        return []
+    models = []
+    for name in reference.split(","):
+        loaded = load_model(
+            name.strip(),
+            seed=config.seed,
+            device=config.device,
+            trust_remote_code=config.trust_remote_code,
+        )
+        if loaded.text_tokenizer.vocab_size != rules.tokenizer.vocab_size:
+            raise ValueError(
+                f"reference {name!r} must have the agents' tokenizer: expected "
+                f"{rules.tokenizer.vocab_size} tokens, got {loaded.text_tokenizer.vocab_size}"
+            )
+        models.append(LanguageModel(loaded.model.eval(), rules.tokenizer.vocab_size))
+    return models

@@ -1,0 +1,1 @@
+"""The evidence: demonstrations and comparisons made with `agents`."""
