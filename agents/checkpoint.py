@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,10 +80,14 @@ def load_checkpoint(path: Path, learners: Mapping[str, Learner]) -> dict[str, An
     """
     try:
         state: dict[str, Any] = json.loads((path / "state.json").read_text(encoding="utf-8"))
-        if state.get("format") != FORMAT:
-            raise ValueError(f"its format is {state.get('format')!r}, expected {FORMAT}")
+        if state["format"] != FORMAT:
+            raise ValueError(f"its format is {state['format']!r}, expected {FORMAT}")
+        if not isinstance(state["iteration"], int):
+            raise ValueError(f"its iteration is {state['iteration']!r}, expected a number")
         read = {agent: _read(path, agent, learner) for agent, learner in learners.items()}
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+    except KeyError as error:
+        raise ValueError(f"checkpoint {path} cannot be used: it lacks {error}") from error
+    except (OSError, TypeError, ValueError, SafetensorError) as error:
         raise ValueError(f"checkpoint {path} cannot be used: {error}") from error
     for agent, learner in learners.items():
         weights, optimizer, kl_coef = read[agent]
@@ -104,7 +108,22 @@ def _read(path: Path, agent: str, learner: Learner) -> tuple[dict[str, Tensor], 
     expected = [len(g["params"]) for g in learner.optim.state_dict()["param_groups"]]
     if [len(g["params"]) for g in optimizer["param_groups"]] != expected:
         raise ValueError(f"the optimizer of {agent} belongs to another model")
+    _check_moments(agent, optimizer["state"], list(learner.actor.parameters()))
     return weights, optimizer, float(extra["kl_coef"])
+
+
+def _check_moments(
+    agent: str, state: Mapping[int, Mapping[str, Tensor]], parameters: Sequence[Tensor]
+) -> None:
+    """Refuse moments of other shapes: the optimizer itself takes them and fails at its next step.
+
+    A parameter that never had a gradient has no moments.
+    """
+    for index, moments in state.items():
+        if not 0 <= index < len(parameters) or moments.keys() != state[min(state)].keys():
+            raise ValueError(f"the optimizer of {agent} is not complete")
+        if any(m.ndim and m.shape != parameters[index].shape for m in moments.values()):
+            raise ValueError(f"the optimizer of {agent} belongs to another model")
 
 
 def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:

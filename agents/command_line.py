@@ -103,7 +103,8 @@ def run_command(command: Callable[[list[str]], None]) -> None:
     try:
         command(sys.argv[1:])
     except (ValueError, OSError) as error:
-        print(f"error: {error}", file=sys.stderr)
+        # Messages of other libraries may have several lines; a log has one for each event.
+        print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

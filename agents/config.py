@@ -187,6 +187,7 @@ class TrainConfig:
     def __post_init__(self) -> None:
         self._check_choices()
         self._check_numbers()
+        self._check_agents()
 
     def _check_choices(self) -> None:
         if self.method not in METHODS:
@@ -212,9 +213,13 @@ class TrainConfig:
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value > 0):
                 raise ValueError(f"{name} must be positive, got {value}")
+        if not math.isfinite(self.cooperation):
+            raise ValueError(f"cooperation must be a finite number, got {self.cooperation}")
         for name in ("gamma", "gae_lambda"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+
+    def _check_agents(self) -> None:
         if self.method != "solo" and self.n_agents is not None and self.n_agents < 2:
             raise ValueError(
                 f"n_agents must be at least 2 for method {self.method}, got {self.n_agents}"

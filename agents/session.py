@@ -94,7 +94,10 @@ def _task_keywords(config: TrainConfig) -> dict[str, object]:
         name, equals, value = part.partition("=")
         if not equals:
             raise ValueError(f"task_args must be name=value joined by commas, got {part!r}")
-        keywords[name.strip()] = yaml.safe_load(value)
+        try:
+            keywords[name.strip()] = yaml.safe_load(value)
+        except yaml.YAMLError as error:
+            raise ValueError(f"task_args must be name=value, got {part!r}") from error
     for name in ("data", "reward"):
         if getattr(config, name) is not None:
             keywords[name] = getattr(config, name)
@@ -114,6 +117,8 @@ def build_session(config: TrainConfig, task: Task) -> Session:
     if config.threads is not None:
         torch.set_num_threads(config.threads)
     learner_class = resolve(config.algorithm, LEARNERS, "algorithm")
+    if not (isinstance(learner_class, type) and issubclass(learner_class, Learner)):
+        raise ValueError(f"algorithm {config.algorithm!r} must be a subclass of Learner")
     loaded = _load_models(config)
     first = next(iter(loaded.values()))
     rules = game_rules(config, task, first)

@@ -250,9 +250,12 @@ class Training:
             self.folder.cut_after(0)
             return
         state = load_checkpoint(path, self.session.learners)
-        self.counters = Counters(**state["counters"])
-        self.session.queries.position = state["query_position"]
-        self.best = state["best"]
+        try:
+            self.counters = Counters(**state["counters"])
+            self.session.queries.position = state["query_position"]
+            self.best = state["best"]
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"checkpoint {path} cannot be used: {error} in state.json") from error
         self.last_finished = self.last_saved = state["iteration"]
         self.folder.cut_after(self.last_finished)
 

@@ -154,6 +154,12 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
         grad_norm = torch.nn.utils.clip_grad_norm_(
             self.actor.parameters(), self.config.max_grad_norm or float("inf")
         )
+        if not bool(torch.isfinite(grad_norm)):
+            # Stepping would make every weight NaN, and the next checkpoint worthless.
+            raise ValueError(
+                f"the update of {self.agent} in iteration {self.iteration} diverged: its gradient "
+                f"is not finite; try a lower learning_rate or max_grad_norm"
+            )
         self.optim._optim.step()
         values = {name: float(value.detach()) for name, value in parts.items()}
         values["grad_norm"] = float(grad_norm)

@@ -19,7 +19,7 @@ from agents.streams import response_uniforms
 
 
 class _QuickPolicy(Policy):
-    """A policy without the wait: Tianshou's constructor compiles its numba returns, seconds a process.
+    """A policy without the wait: Tianshou's constructor compiles its numba returns for seconds.
 
     Ours are computed in torch, so nothing here ever calls them.
     """

@@ -25,6 +25,17 @@ class MeanReturnStats(CollectStats):
         )
 
 
+class LazyBuffer(VectorReplayBuffer):
+    """Tianshou's buffer without the wait: its constructor compiles index functions for seconds.
+
+    Whole batches of finished episodes never call them; who does has them compiled then.
+    """
+
+    @staticmethod
+    def _compile() -> None:
+        """Compile nothing yet."""
+
+
 class IterationTrainer(OnPolicyTrainer):
     """Runs iterations: collect a batch of episodes, then update every agent.
 
@@ -58,7 +69,7 @@ class IterationTrainer(OnPolicyTrainer):
         collector = Collector(
             team,
             env,
-            VectorReplayBuffer(len(env) * n_agents, len(env)),
+            LazyBuffer(len(env) * n_agents, len(env)),
             on_episode_done_hook=CreditHook(env.agents),
             collect_stats_class=MeanReturnStats,
         )

@@ -26,7 +26,7 @@ not the pairs.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import product
@@ -55,6 +55,12 @@ class TargetTask(Task):
     # `<s> a d |` and, for each of two earlier responses, three words and ` |`.
     max_prompt_tokens = 12
     max_response_tokens = 3
+    # A model of random weights has to be moved far: large steps, and little weight on the KL.
+    training_defaults: Mapping[str, float | int | str] = {
+        "learning_rate": 3e-3,
+        "kl_coef": 0.01,
+        "iterations": 20,
+    }
 
     def __init__(
         self,

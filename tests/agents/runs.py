@@ -57,7 +57,7 @@ def training_of(out: Path, kind: type[Training] = Training, **settings: Any) -> 
 
 def lines(path: Path) -> list[dict[str, Any]]:
     """The rows of a .jsonl file, each of which must be whole."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
 
 
 def without_seconds(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -102,5 +102,3 @@ def stopping_after(iteration: int) -> type[Training]:
             self._stop = self._stop or number == iteration
 
     return Stopping
-
-

@@ -37,9 +37,7 @@ def drawn(
     width: int = 8,
 ) -> Sampled:
     numbers = uniforms(len(prompts)) if numbers is None else numbers
-    return sample(
-        actor, padded(prompts, width), numbers, end_ids=(END,), temperature=temperature
-    )
+    return sample(actor, padded(prompts, width), numbers, end_ids=(END,), temperature=temperature)
 
 
 def tokens(sampled: Sampled, row: int) -> list[int]:
@@ -165,9 +163,7 @@ def test_the_ratio_is_one_before_an_update(family: str, tied: bool, temperature:
     scored = actor.score(prompts, sampled.response_ids, temperature)
     ratio = torch.exp(scored.logprobs - sampled.logprobs)
     assert (ratio - 1).abs().max() < 1e-5
-    kl, clipped = ratio_statistics(
-        scored.logprobs, sampled.logprobs, sampled.mask, clip_coef=1e-4
-    )
+    kl, clipped = ratio_statistics(scored.logprobs, sampled.logprobs, sampled.mask, clip_coef=1e-4)
     assert abs(kl.item()) < 1e-8 and clipped.item() == 0.0
     # Exactly the same when the same call scores twice.
     again = actor.score(prompts, sampled.response_ids, temperature)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agents.schedule import turn_order
-from agents.train import TrainResult, Training
+from agents.train import Training, TrainResult
 from tests.agents.runs import assert_same_tensors, learner_state, lines, training_of
 
 PAIR = ("agent_0", "agent_1")

@@ -100,11 +100,11 @@ def test_it_fits_keeps_the_query_and_drops_no_more_than_needed(
 
 @given(reference=st.text(max_size=30), room=st.integers(40, 120))
 def test_text_of_any_kind_is_cut_to_fit_and_stays_a_suffix(reference: str, room: int) -> None:
-    query = Query("caf\u00e9 ")
+    query = Query("\u00e9\u00e8 ")
     prompt = builder(room, Quote(), byte_tokenizer()).build("observer", query, (reference,))
     assert len(prompt.ids) <= room
-    quoted = prompt.text.removeprefix('I can make this "caf\u00e9 ').removesuffix(
-        '" better: caf\u00e9 '
+    quoted = prompt.text.removeprefix('I can make this "\u00e9\u00e8 ').removesuffix(
+        '" better: \u00e9\u00e8 '
     )
     assert reference.endswith(quoted)
     assert (prompt.dropped_tokens == 0) == (quoted == reference) or "\ufffd" in reference

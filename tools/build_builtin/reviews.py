@@ -1,9 +1,10 @@
 """Build the tokenizer, the openings and the tiny language model of the `reviews` task.
 
-Stage 1 learns plain snippets. Stage 2 goes on with them and adds the observer's prompt, whose
-reference is one of the model's own continuations and whose target is, mostly, the same words
-again, else another continuation that is at least as positive. Repeating is what teaches so small
-a network to use its context at all; without it the pioneer's words hardly matter to the observer.
+Both stages learn plain snippets and the observer's prompt side by side. In stage 1 the reference
+is the snippet's own continuation of its opening, and the target repeats it. In stage 2 the
+references are the model's own continuations; the target is, mostly, the same words again, else
+another continuation that is at least as positive. Repeating is what teaches so small a network to
+use its context at all; without it the pioneer's words hardly matter to the observer.
 """
 
 from __future__ import annotations
@@ -52,22 +53,22 @@ class Settings:
     """Seed of the weights, the batches and the samples."""
     vocab_size: int = 2048
     """Entries of the tokenizer."""
-    steps: int = 1100
+    steps: int = 1800
     """Steps of stage 1."""
-    dropout: float = 0.1
-    """Dropout in both stages: there is little text, and the model reads it several times."""
-    weight_decay: float = 0.5
-    """Decay of the matrices in both stages, for the same reason."""
+    observer_steps: int = 300
+    """Steps of stage 2."""
     tokens_per_batch: int = 1024
     """Padded tokens of plain text a step."""
-    observer_steps: int = 800
-    """Steps of stage 2."""
-    observer_batch: int = 24
-    """Examples with a reference a step of stage 2, beside the plain text."""
+    observer_batch: int = 12
+    """Examples with a reference a step, beside the plain text."""
     repeat_share: float = 0.7
-    """Share of those whose target repeats the reference."""
-    samples: int = 4
+    """Share of those of stage 2 whose target repeats the reference."""
+    samples: int = 3
     """Continuations drawn per opening between the stages."""
+    dropout: float = 0.1
+    """Dropout while training: there is little text, and the model reads it several times."""
+    weight_decay: float = 0.5
+    """Decay of the matrices, for the same reason."""
     snippets: Path | None = None
     """The snippets' file; without it the public source distribution is downloaded."""
 
@@ -94,97 +95,104 @@ def nats_per_character(
     return nats / sum(len(snippet.text) for snippet in snippets)
 
 
-def first_stage(
-    model: LlamaForCausalLM,
-    training: Sequence[Snippet],
-    validation: Sequence[Snippet],
-    tokenizer: Tokenizer,
-    settings: Settings,
-) -> None:
-    """Teach plain snippets."""
-    rng = np.random.default_rng([settings.seed, 1])
-    batches = epochs(plain_examples(training, tokenizer), settings.tokens_per_batch, rng)
-    fit_settings = FitSettings(
-        steps=settings.steps,
-        learning_rate=5e-3,
-        matrix_learning_rate=5e-3,
-        weight_decay=settings.weight_decay,
-        dropout=settings.dropout,
-    )
-    for step in fit(model, batches, fit_settings):
-        if step % 200 == 0:
-            found = nats_per_character(model, validation, tokenizer)
-            print(f"stage 1 step {step}: {found:.3f} nats per character", flush=True)
+@dataclass(frozen=True)
+class Continuations:
+    """Openings of training snippets with one or more continuations each.
+
+    Attributes:
+        queries: the openings.
+        ids: token ids of the continuations by opening; the same number for each.
+    """
+
+    queries: list[Query]
+    ids: list[list[tuple[int, ...]]]
+
+
+def own_words(training: Sequence[Snippet], tokenizer: Tokenizer) -> Continuations:
+    """Continue each opening as its snippet does, up to the longest response."""
+    found: dict[str, list[tuple[int, ...]]] = {}
+    for snippet in training:
+        opening = opening_of(snippet.text, tokenizer)
+        if opening is not None:
+            whole = tokenizer.encode(snippet.text, add_special_tokens=False).ids
+            start = len(tokenizer.encode(opening, add_special_tokens=False).ids)
+            rest = (*whole[start:], END_ID)[: ReviewsTask.max_response_tokens]
+            found.setdefault(opening, [rest])
+    return Continuations([Query(text) for text in found], list(found.values()))
+
+
+def own_samples(
+    model: LlamaForCausalLM, given: Continuations, tokenizer: Tokenizer, settings: Settings
+) -> Continuations:
+    """Let the model continue the same openings, several times each."""
+    texts = [query.text for query in given.queries for _ in range(settings.samples)]
+    prompts = [encoding.ids for encoding in tokenizer.encode_batch(texts)]
+    generator = torch.Generator().manual_seed(settings.seed + 2)
+    drawn = sample(model.eval(), prompts, ReviewsTask.max_response_tokens, generator)
+    starts = range(0, len(drawn), settings.samples)
+    return Continuations(given.queries, [drawn[i : i + settings.samples] for i in starts])
 
 
 class ObserverExamples:
-    """Draws examples with a reference from the model's own continuations of training openings."""
+    """Draws sequences with the observer's prompt, of which only the answer is learnt."""
 
     def __init__(
-        self,
-        model: LlamaForCausalLM,
-        training: Sequence[Snippet],
-        tokenizer: Tokenizer,
-        settings: Settings,
+        self, continuations: Continuations, tokenizer: Tokenizer, repeat_share: float, seed: int
     ) -> None:
-        self._task = ReviewsTask()
+        self._queries, self._ids = continuations.queries, continuations.ids
         self._tokenizer = tokenizer
-        self._settings = settings
-        self._rng = np.random.default_rng([settings.seed, 2])
-        texts = {opening_of(snippet.text, tokenizer): None for snippet in training}
-        self._queries = [Query(text) for text in texts if text is not None]
-        asked = [query for query in self._queries for _ in range(settings.samples)]
-        prompts = [encoding.ids for encoding in tokenizer.encode_batch([q.text for q in asked])]
-        generator = torch.Generator().manual_seed(settings.seed + 2)
-        self._ids = sample(model, prompts, self._task.max_response_tokens, generator)
-        self._texts = tokenizer.decode_batch([list(ids) for ids in self._ids])
-        self._scores = VaderReward()(asked, self._texts)
+        self._repeat_share = repeat_share
+        self._rng = np.random.default_rng([seed, 2])
+        self._task = ReviewsTask()
+        self._vader = VaderReward()
 
     def draw(self) -> Example:
-        """Draw one example; only the target is learnt."""
-        settings, rng = self._settings, self._rng
+        """Draw a reference and, as target, the same again or a continuation not less positive."""
+        rng = self._rng
         opening = int(rng.integers(len(self._queries)))
-        mine = range(opening * settings.samples, (opening + 1) * settings.samples)
-        reference = int(rng.choice(mine))
-        better = [i for i in mine if i != reference and self._scores[i] >= self._scores[reference]]
-        repeat = rng.random() < settings.repeat_share or not better
-        target = reference if repeat else int(rng.choice(better))
-        text = self._task.prompt("observer", self._queries[opening], (self._texts[reference],))
+        query, options = self._queries[opening], self._ids[opening]
+        texts = self._tokenizer.decode_batch([list(ids) for ids in options])
+        chosen = target = int(rng.integers(len(options)))
+        if rng.random() >= self._repeat_share:
+            scores = self._vader([query] * len(texts), texts)
+            others = [i for i in range(len(texts)) if i != chosen and scores[i] >= scores[chosen]]
+            target = int(rng.choice(others)) if others else chosen
+        text = self._task.prompt("observer", query, (texts[chosen],))
         prompt = self._tokenizer.encode(text).ids
-        return Example((*prompt, *self._ids[target]), learn_from=len(prompt))
+        return Example((*prompt, *options[target]), learn_from=len(prompt))
 
 
-def second_stage(
-    model: LlamaForCausalLM,
+def run_stage(
+    player: Player,
+    observer: ObserverExamples,
     training: Sequence[Snippet],
     validation: Sequence[Snippet],
-    tokenizer: Tokenizer,
+    stage: int,
     settings: Settings,
 ) -> None:
-    """Go on with plain snippets and teach the use of a reference."""
-    observer = ObserverExamples(model.eval(), training, tokenizer, settings)
-    rng = np.random.default_rng([settings.seed, 3])
-    plain = epochs(plain_examples(training, tokenizer), settings.tokens_per_batch, rng)
+    """Train on plain snippets and the observer's examples side by side."""
+    rng = np.random.default_rng([settings.seed, 10 + stage])
+    plain = epochs(plain_examples(training, player.tokenizer), settings.tokens_per_batch, rng)
 
-    def batches() -> Iterator[list[Example]]:
+    def batches() -> Iterator[list[list[Example]]]:
         for batch in plain:
-            yield batch + [observer.draw() for _ in range(settings.observer_batch)]
+            yield [batch, [observer.draw() for _ in range(settings.observer_batch)]]
 
+    rate = {1: 5e-3, 2: 1e-3}[stage]
     fit_settings = FitSettings(
-        steps=settings.observer_steps,
-        learning_rate=2e-3,
-        matrix_learning_rate=2e-3,
+        steps={1: settings.steps, 2: settings.observer_steps}[stage],
+        learning_rate=rate,
+        matrix_learning_rate=rate,
         weight_decay=settings.weight_decay,
         dropout=settings.dropout,
     )
-    player = player_of(model, tokenizer)
-    queries = ReviewsTask().queries("validation")[:60]
-    for step in fit(model, batches(), fit_settings):
-        if step % 100 == 0:
-            found = nats_per_character(model, validation, tokenizer)
-            look = nested(player, queries, torch.Generator().manual_seed(0), first=6, second=6)
+    queries = ReviewsTask().queries("validation")[:50]
+    for step in fit(player.model, batches(), fit_settings):
+        if step % 150 == 0:
+            found = nats_per_character(player.model, validation, player.tokenizer)
+            look = nested(player, queries, torch.Generator().manual_seed(0), first=5, second=5)
             print(
-                f"stage 2 step {step}: {found:.3f} nats per character, influence "
+                f"stage {stage} step {step}: {found:.3f} nats per character, influence "
                 f"{look.influence:.3f}, correlation {look.correlation:.2f}, "
                 f"{look.copies:.3f} copies",
                 flush=True,
@@ -207,10 +215,16 @@ def main(settings: Settings) -> None:
     write_folder(tokenizer, DATA / "reviews" / "tokenizer")
     openings_script.main(openings_script.Settings(snippets=settings.snippets))
     model = new_model(settings.vocab_size, hidden=128, layers=4, heads=4, seed=settings.seed)
-    first_stage(model, training, validation, tokenizer, settings)
+    player = player_of(model, tokenizer)
+    first = own_words(training, tokenizer)
+    observer = ObserverExamples(first, tokenizer, 1.0, settings.seed)
+    run_stage(player, observer, training, validation, 1, settings)
     held_out = select(snippets, "held_out")
+    openings = [s for part in openings_script.SPLITS.values() for s in select(snippets, part)]
     before = nats_per_character(model, held_out, tokenizer)
-    second_stage(model, training, validation, tokenizer, settings)
+    second = own_samples(model, first, tokenizer, settings)
+    observer = ObserverExamples(second, tokenizer, settings.repeat_share, settings.seed + 1)
+    run_stage(player, observer, training, validation, 2, settings)
     minutes = (time.process_time() - started) / 60
     player = player_of(through_half(model), tokenizer)
     queries = ReviewsTask().queries("test")
@@ -221,6 +235,8 @@ def main(settings: Settings) -> None:
         "training_snippets": len(training),
         "cpu_minutes": round(minutes, 1),
         "held_out_snippets": len(held_out),
+        "openings_snippets": len(openings),
+        "openings_nats_per_character": nats_per_character(model, openings, tokenizer),
         "held_out_nats_per_character_stage_1": before,
         "held_out_nats_per_character": nats_per_character(model, held_out, tokenizer),
         "test_openings": len(queries),

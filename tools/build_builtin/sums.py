@@ -90,11 +90,11 @@ def first_stage(
     examples = [make(query, (), f" {query.answer}") for query in problems("model")]
     rng = np.random.default_rng([settings.seed, 1])
 
-    def batches() -> Iterator[list[Example]]:
+    def batches() -> Iterator[list[list[Example]]]:
         while True:
             order = rng.permutation(len(examples))
             for start in range(0, len(order) - settings.batch_size + 1, settings.batch_size):
-                yield [examples[i] for i in order[start : start + settings.batch_size]]
+                yield [[examples[i] for i in order[start : start + settings.batch_size]]]
 
     fit_settings = FitSettings(steps=settings.steps, learning_rate=3e-3, matrix_learning_rate=3e-3)
     player = player_of(model, tokenizer)
@@ -154,9 +154,9 @@ def second_stage(model: LlamaForCausalLM, tokenizer: Tokenizer, settings: Settin
     player = player_of(model.eval(), tokenizer)
     examples = ObserverExamples(player, settings)
 
-    def batches() -> Iterator[list[Example]]:
+    def batches() -> Iterator[list[list[Example]]]:
         while True:
-            yield [examples.draw() for _ in range(settings.batch_size)]
+            yield [[examples.draw() for _ in range(settings.batch_size)]]
 
     fit_settings = FitSettings(
         steps=settings.observer_steps, learning_rate=1e-3, matrix_learning_rate=1e-3

@@ -107,9 +107,12 @@ def summed_loss(model: LlamaForCausalLM, ids: Tensor, labels: Tensor) -> Tensor:
     )
 
 
-def mean_loss(model: LlamaForCausalLM, ids: Tensor, labels: Tensor) -> Tensor:
-    """Average the negative log-likelihood over the targets, in nats per token."""
-    return summed_loss(model, ids, labels) / (labels[:, 1:] != IGNORED).sum()
+def _backward(model: LlamaForCausalLM, groups: Sequence[Sequence[Example]]) -> None:
+    """Add the gradient of the mean negative log-likelihood over the targets of all groups."""
+    collated = [collate(group) for group in groups]
+    targets = sum(int((labels[:, 1:] != IGNORED).sum()) for _, labels in collated)
+    for ids, labels in collated:
+        (summed_loss(model, ids, labels) / targets).backward()
 
 
 @torch.no_grad()
@@ -185,11 +188,17 @@ def _dropout(model: LlamaForCausalLM, share: float) -> Iterator[None]:
 
 
 def fit(
-    model: LlamaForCausalLM, batches: Iterator[Sequence[Example]], settings: FitSettings
+    model: LlamaForCausalLM,
+    batches: Iterator[Sequence[Sequence[Example]]],
+    settings: FitSettings,
 ) -> Iterator[int]:
     """Train, yielding the number of steps done after each, so the caller can look and stop.
 
-    The learning rate follows `settings.steps` even if the caller stops before.
+    Args:
+        model: changed in place.
+        batches: one item a step, in groups of sequences of similar length; only within a group
+            are they padded to the same length.
+        settings: the learning rate follows `settings.steps` even if the caller stops before.
     """
     optimizers = _optimizers(model, settings)
     peaks = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
@@ -200,8 +209,7 @@ def fit(
             groups = [group for optimizer in optimizers for group in optimizer.param_groups]
             for group, peak in zip(groups, peaks, strict=True):
                 group["lr"] = peak * factor
-            loss = mean_loss(model, *collate(next(batches)))
-            loss.backward()
+            _backward(model, next(batches))
             torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             for optimizer in optimizers:
                 optimizer.step()
@@ -211,7 +219,8 @@ def fit(
 
 def through_half(model: LlamaForCausalLM) -> LlamaForCausalLM:
     """Round the weights to float16 and back: what a reader of the saved file gets."""
-    return model.half().float().eval()
+    model.half().float().eval()
+    return model
 
 
 def save(model: LlamaForCausalLM, folder: Path, facts: Mapping[str, Any]) -> None:
@@ -239,9 +248,3 @@ def save(model: LlamaForCausalLM, folder: Path, facts: Mapping[str, Any]) -> Non
         file.chmod(0o644)  # safetensors makes files that only their owner can read
         file.replace(folder / file.name)
     shutil.rmtree(temporary)
-
-
-def load(folder: Path) -> LlamaForCausalLM:
-    """Open a model folder in float32."""
-    model = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32, local_files_only=True)
-    return model.eval()

@@ -12,7 +12,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
-from tianshou.algorithm import PPO as StockPPO
+from tianshou.algorithm import PPO
 from tianshou.algorithm.algorithm_base import Policy
 from tianshou.algorithm.modelfree.reinforce import DiscreteActorPolicy
 from tianshou.algorithm.multiagent.marl import MultiAgentOnPolicyAlgorithm
@@ -210,7 +210,9 @@ class TokenScript(Policy):
 
 def token_envs(n_envs: int) -> DummyVectorEnv:
     def make() -> PettingZooEnv:
-        return PettingZooEnv(cory_v0.env(action_level="token", reward_mixing=[[1, 10], [100, 1000]]))
+        return PettingZooEnv(
+            cory_v0.env(action_level="token", reward_mixing=[[1, 10], [100, 1000]])
+        )
 
     return DummyVectorEnv([make for _ in range(n_envs)])
 
@@ -303,7 +305,7 @@ def test_stock_multi_agent_ppo_needs_the_hook(hook: bool) -> None:
     env = DummyVectorEnv([make for _ in range(3)])
     space = env.action_space[0]
     stocks = [
-        StockPPO(
+        PPO(
             policy=DiscreteActorPolicy(actor=Uniform(int(space.n)), action_space=space),
             critic=Constant(),
             optim=AdamOptimizerFactory(lr=1e-3),
@@ -322,7 +324,7 @@ def test_stock_multi_agent_ppo_needs_the_hook(hook: bool) -> None:
     )
     collector.reset()
     torch.manual_seed(0)
-    np.random.seed(0)  # noqa: NPY002  (the stock learners draw from the global generators)
+    np.random.seed(0)
     collector.collect(n_episode=3)
     batch, indices = buffer.sample(0)
     seen = team._preprocess_batch(batch, buffer, indices)
