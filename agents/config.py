@@ -91,7 +91,9 @@ class TrainConfig:
     task_args: str | None = None
     """Keywords of the task as name=value, joined by commas, e.g. kappa=0.5 for target."""
     method: str = "cory"
-    """Game to play: solo (plain single-agent training), cory, or one of the ablations."""
+    """Game to play: solo (one agent, plain training), cory, or one of cory_no_transfer,
+    cory_no_exchange, cory_own_reward, independent, competitive, cory_exact, placebo_sum and
+    placebo_transfer."""
     algorithm: str = "ppo"
     """Learner by name, or module:name of your own."""
     model: str | None = None

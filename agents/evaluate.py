@@ -78,7 +78,8 @@ def evaluate(command: EvalCommand) -> dict[str, Any]:
     )
     rows = _rows(opened, command)
     where = command.run or command.model
-    title = f"{where} on {opened.task.name}, split {command.split}, temperature 1"
+    title = f"{opened.task.name}, {command.split} queries, temperature 1"
+    print(f"{where}:")
     print(evaluation_table(list(rows.items()), title))
     out = command.out
     if out is None and command.run is not None:

@@ -30,6 +30,9 @@ def run_header(session: Session, out: Path) -> str:
         f"{agents} agent{'s' if agents > 1 else ''} and a frozen reference",
         f"  work     {config.iterations} iterations x {config.batch_size} responses = "
         f"{config.iterations * config.batch_size} scored responses{roles}",
+        f"  settings seed {config.seed}, learning rate {config.learning_rate:g}, "
+        f"{config.update_epochs} passes in minibatches of {config.minibatch_size or 'the batch'}, "
+        f"temperature {config.temperature:g}",
         f"  paid     {_payoff_formula(session)}",
         f"  KL       {KL_SENTENCES[config.kl_estimator]}; weight {config.kl_coef} "
         f"{'fixed' if config.kl_target is None else f'adapting to {config.kl_target} nats'}, "

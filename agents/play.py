@@ -71,7 +71,11 @@ def play(command: PlayCommand) -> int:
         max_prompt_tokens=rules.max_prompt_tokens,
         render_mode="human",
     )
-    order = command.turn_order.split(",") if command.turn_order else list(rules.agents)
+    order = (
+        [a.strip() for a in command.turn_order.split(",")]
+        if command.turn_order
+        else list(rules.agents)
+    )
     played = 0
     for query in _queries(opened, command):
         env.reset(seed=command.seed, options={"query": query, "turn_order": order})

@@ -69,8 +69,5 @@ def run_rows(result: TrainResult) -> list[tuple[str, dict[str, Any]]]:
 
 def run_table(result: TrainResult) -> str:
     """The table that ends `cory-train`."""
-    title = (
-        f"{result.config.task} / {result.config.method}: validation queries, "
-        f"query-only prompt, temperature 1"
-    )
+    title = f"{result.config.method}: validation queries, query-only prompt"
     return f"{evaluation_table(run_rows(result), title)}\nRun: {result.out}"

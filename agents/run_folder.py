@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import fields
@@ -75,6 +76,10 @@ class RunFolder:
         except OSError as error:
             raise ValueError(f"out {self.path} cannot be written: {error.strerror}") from error
 
+    def abandon(self) -> None:
+        """Remove a run in which nothing was trained."""
+        shutil.rmtree(self.path)
+
     def resume(self, config: TrainConfig) -> None:
         """Write down the settings that may have changed."""
         write_json(self.config_file, {**config.to_json(), "versions": versions()})
@@ -82,7 +87,10 @@ class RunFolder:
     def _check_same(self, config: TrainConfig) -> None:
         if not self.config_file.is_file():
             raise ValueError(f"resume needs a run in {self.path}, and there is none")
-        stored = json.loads(self.config_file.read_text(encoding="utf-8"))
+        try:
+            stored = dict(json.loads(self.config_file.read_text(encoding="utf-8")))
+        except (TypeError, ValueError) as error:
+            raise ValueError(f"resume cannot read {self.config_file}: {error}") from error
         given = config.to_json()
         fixed = [f.name for f in fields(TrainConfig) if f.name not in MAY_CHANGE_ON_RESUME]
         if config.learning_rate_schedule == "linear":

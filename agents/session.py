@@ -128,6 +128,7 @@ def build_session(config: TrainConfig, task: Task) -> Session:
     train_queries = list(task.queries("train"))
     held_out = evaluation_queries(task, "validation", config.eval_queries)
     _check_queries(rules, [*train_queries, *held_out])
+    _check_known_text(rules, first, train_queries[:64])
     references = _references(loaded, rules)
     learners = {
         agent: _learner(config, rules, agent, loaded[agent], references[agent], learner_class)
@@ -266,12 +267,26 @@ def _check_queries(rules: GameRules, queries: Sequence[Query]) -> None:
         Episode(rules, query, rules.agents)
 
 
+def _check_known_text(rules: GameRules, loaded: LoadedModel, queries: Sequence[Query]) -> None:
+    """Refuse a model whose tokenizer cannot spell the task's queries: it could learn nothing."""
+    unknown = getattr(loaded.tokenizer, "unk_token_id", None)
+    if unknown is None or unknown in rules.tokenizer.end_ids:
+        return  # byte-level tokenizers spell everything
+    tokens = [token for query in queries for token in rules.tokenizer.encode(query.text)]
+    if tokens.count(unknown) * 2 > len(tokens):
+        raise ValueError(
+            f"model {loaded.source!r} does not fit task {rules.task.name!r}: its tokenizer knows "
+            f"less than half of the queries' tokens"
+        )
+
+
 def _check_permutable(config: TrainConfig, n_episodes: int) -> None:
     method = METHODS[config.method]
     if "permuted" in (method.transfer, method.scores) and n_episodes < 2:
         raise ValueError(
-            f"method {config.method} permutes episodes: batch_size must give at least 2 episodes "
-            f"and eval_queries be at least 2, got {config.batch_size} and {config.eval_queries}"
+            f"method {config.method} permutes episodes: batch_size must give at least 2 episodes, "
+            f"{2 * config.agents_in_game} responses, and eval_queries must be at least 2, got "
+            f"{config.batch_size} and {config.eval_queries}"
         )
 
 

@@ -64,8 +64,10 @@ def train(config: TrainConfig) -> TrainResult:
         ValueError: if a setting does not fit; nothing has been trained then.
         RewardError: if the reward fails; the run keeps a checkpoint of the last finished iteration.
     """
+    if config.resume and config.out is None:
+        raise ValueError("resume needs out: the folder of the run to go on with")
     config, task = resolve_config(config)
-    config = replace(config, out=config.out or next_numbered(Path("runs"), config.task))
+    config = replace(config, out=config.out or next_numbered(Path("runs"), task.name))
     assert config.out is not None
     folder = RunFolder(config.out)
     # The folder is claimed after everything else was checked, so a refused run leaves none behind;
@@ -93,6 +95,7 @@ class Training:
         self._stop = False
         if self.config.resume:
             self._restore()
+            self._check_something_left()
         self._state = self._current_state()
         assert self.config.iterations is not None and self.config.update_epochs is not None
         self.trainer = IterationTrainer(
@@ -117,7 +120,7 @@ class Training:
         iterations = self.config.iterations
         assert iterations is not None
         if self.last_finished == 0:
-            self._evaluate_initial()
+            self._first_evaluation()
         with self._interruptible(), self._bar(iterations) as bar:
             while self.last_finished < iterations and not self._stop:
                 bar.set_postfix(self._iterate())
@@ -170,6 +173,16 @@ class Training:
                     self.writer.add_scalar(name, value, iteration)
 
     # Evaluation.
+
+    def _first_evaluation(self) -> None:
+        """Evaluate before training; if that fails, leave no folder behind that blocks a new try."""
+        try:
+            self._evaluate_initial()
+        except Exception:
+            if self.writer is not None:
+                self.writer.close()
+            self.folder.abandon()
+            raise
 
     def _evaluate_initial(self) -> None:
         alone, observer = self._evaluate()
@@ -258,6 +271,14 @@ class Training:
             raise ValueError(f"checkpoint {path} cannot be used: {error} in state.json") from error
         self.last_finished = self.last_saved = state["iteration"]
         self.folder.cut_after(self.last_finished)
+
+    def _check_something_left(self) -> None:
+        assert self.config.iterations is not None
+        if self.config.iterations < self.last_finished:
+            raise ValueError(
+                f"iterations must be at least the {self.last_finished} that the run has done, "
+                f"got {self.config.iterations}"
+            )
 
     # The end.
 

@@ -55,7 +55,9 @@ def open_agents(
     if (run is None) == (model is None):
         raise ValueError("give either a run folder or a model, and not both")
     if run is not None:
-        config = replace(run_config(run), trust_remote_code=config.trust_remote_code)
+        config = replace(
+            run_config(run), trust_remote_code=config.trust_remote_code, device=config.device
+        )
         names = _trained_folders(run, which, config.agents_in_game)
         reference = reference or config.model
     else:
@@ -64,7 +66,11 @@ def open_agents(
     config, task = resolve_config(config)
     loaded = {
         agent: load_model(
-            name, seed=config.seed, device=config.device, trust_remote_code=config.trust_remote_code
+            name,
+            seed=config.seed,
+            dtype=config.dtype,
+            device=config.device,
+            trust_remote_code=config.trust_remote_code,
         )
         for agent, name in names.items()
     }
@@ -116,6 +122,7 @@ def _references(
         loaded = load_model(
             name.strip(),
             seed=config.seed,
+            dtype=config.dtype,
             device=config.device,
             trust_remote_code=config.trust_remote_code,
         )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from huggingface_hub import HfApi, try_to_load_from_cache
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agents.models import BUILTIN_MODELS
@@ -67,7 +68,7 @@ def _load(name: str, seed: int, trust_remote_code: bool) -> LoadedModel:
             f"model must be a folder, a hub name or builtin:NAME, got {name!r}, "
             f"and there is no such folder"
         )
-    return _open(name, name, trust_remote_code, local=False)
+    return _from_hub(name, trust_remote_code)
 
 
 def _device(device: str) -> torch.device:
@@ -107,20 +108,36 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> LoadedModel:
 TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "vocab.txt")
 
 
+def _from_hub(name: str, trust_remote_code: bool) -> LoadedModel:
+    """Open a model of the hub, from the library's cache where it is there."""
+    cached = isinstance(try_to_load_from_cache(name, "config.json"), str)
+    if not cached:
+        try:  # one short question; the library itself would retry for most of a minute
+            HfApi().model_info(name, timeout=10)
+        except Exception as error:
+            raise ValueError(
+                f"model {name!r} could not be loaded: there is no such folder here, and as a hub "
+                f"name it could not be fetched (no network, or no such model); point --model at a "
+                f"local folder instead ({_first_line(error)})"
+            ) from error
+    return _open(name, name, trust_remote_code, local=cached)
+
+
+def _first_line(error: Exception) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 def _open(path: str, source: str, trust_remote_code: bool, *, local: bool) -> LoadedModel:
     options = {"local_files_only": local, "trust_remote_code": trust_remote_code}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
         model = AutoModelForCausalLM.from_pretrained(path, use_safetensors=True, **options)
     except Exception as error:  # the library raises a dozen kinds; each means: cannot be opened
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        where = (
-            "it is no folder that opens as a causal language model"
-            if local
-            else "there is no such folder here, and as a hub name it could not be fetched "
-            "(no network, or no such model); point --model at a local folder instead"
-        )
-        raise ValueError(f"model {source!r} could not be loaded: {where} ({reason})") from error
+        raise ValueError(
+            f"model {source!r} could not be loaded as a causal language model with its tokenizer "
+            f"({_first_line(error)})"
+        ) from error
     end_ids = _end_ids(model, tokenizer)
     return LoadedModel(model, tokenizer, as_tokenizer(tokenizer, end_ids=end_ids), source)
 

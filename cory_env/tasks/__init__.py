@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -31,6 +32,9 @@ def make_task(name: str, **kwargs: Any) -> Task:
         ValueError: if the name is unknown, it is not a task, or a keyword is wrong.
     """
     found = resolve(name, TASKS, "task")
+    known = inspect.signature(found).parameters
+    if unknown := sorted(set(kwargs) - set(known)):
+        raise ValueError(f"task {name!r} takes {', '.join(known)}, got {', '.join(unknown)}")
     try:
         task = found(**kwargs)
     except TypeError as error:

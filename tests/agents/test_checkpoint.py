@@ -152,6 +152,18 @@ def test_a_folder_that_was_moved_can_be_resumed(whole: Path, tmp_path: Path) -> 
     assert_same_run(whole, tmp_path / "moved")
 
 
+@pytest.mark.parametrize("k", [1, 2])
+def test_runs_that_start_from_a_model_folder_resume_exactly(
+    k: int, cory_run: TrainResult, run_of: Callable[..., TrainResult], tmp_path: Path
+) -> None:
+    options = {"model": str(cory_run.out / "final/agent_0"), "iterations": 3}
+    whole = run_of(**options)
+    training_of(tmp_path / "run", stopping_after(k), **options).run()
+    again = train(config(tmp_path / "run", resume=True, **options))
+    assert without_seconds(again.metrics) == without_seconds(whole.metrics)
+    assert_same_tensors(weights(again.out / "final"), weights(whole.out / "final"))
+
+
 def test_the_cadence_may_change_on_resume(whole: Path, tmp_path: Path) -> None:
     training_of(tmp_path / "run", stopping_after(3), **LONG).run()
     other = {**LONG, "checkpoint_interval": 1, "eval_interval": 5, "samples_per_iteration": 0}
@@ -194,6 +206,13 @@ def test_resume_refuses_another_setting_by_name(
     with pytest.raises(ValueError, match=rf"resume must keep {name}: the run has .*, got "):
         train(config(cory_run.out, resume=True, **{"tensorboard": True, name: value}))
     assert sorted(p.stat().st_mtime_ns for p in cory_run.out.rglob("*")) == before
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "3"])
+def test_resume_refuses_a_broken_config(text: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"resume cannot read .*config\.json"):
+        train(config(tmp_path, resume=True))
 
 
 def test_a_linear_schedule_cannot_be_made_longer(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agents.command_line import settings_from_file
@@ -285,6 +286,37 @@ def test_methods_meet_the_same_queries_at_the_same_number_of_episodes(
         for r in (solo, cory)
     ]
     assert first[0] == first[1]
+
+
+def test_an_independent_agent_is_plain_single_agent_training(
+    run_of: Callable[..., TrainResult],
+) -> None:
+    # Half of the responses are agent_0's: same queries, same numbers, so it is solo, bit for bit.
+    options = {"iterations": 3, "role_exchange_interval": 1}
+    solo = run_of(method="solo", batch_size=4, **options)
+    pair = run_of(method="independent", batch_size=8, **options)
+    assert_same_tensors(weights(solo.out / "final/agent_0"), weights(pair.out / "final/agent_0"))
+    for one, two in zip(solo.metrics, pair.metrics, strict=True):
+        own = {k: v for k, v in one.items() if k.startswith(("agent_0/", "eval/agent_0/"))}
+        assert own == {k: two[k] for k in own}
+    # The other agent is another one: it drew other responses.
+    first = pair.metrics[0]
+    assert first["agent_0/policy_loss"] != first["agent_1/policy_loss"]
+
+
+def test_tensorboard_has_the_same_numbers(cory_run: TrainResult) -> None:
+    events = EventAccumulator(str(cory_run.out / "tensorboard"))
+    events.Reload()
+    tags = set(events.Tags()["scalars"])
+    row = cory_run.metrics[-1]
+    numbers = {k for k, v in row.items() if isinstance(v, int | float)}
+    assert numbers - tags == set()
+    for name in ("agent_0/score", "agent_1/kl"):
+        logged = [(e.step, e.value) for e in events.Scalars(name)]
+        assert [step for step, _ in logged] == [1, 2, 3, 4]
+        assert [value for _, value in logged] == pytest.approx([r[name] for r in cory_run.metrics])
+    held_out = [(e.step, e.value) for e in events.Scalars("eval/agent_0/score")]
+    assert [step for step, _ in held_out] == [0, 2, 4]
 
 
 def test_solo_has_no_observers_evaluation(run_of: Callable[..., TrainResult]) -> None:

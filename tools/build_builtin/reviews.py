@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 import tyro
+from safetensors.torch import load_model, save_model
 from tokenizers import Tokenizer
 from transformers import LlamaForCausalLM
 
@@ -26,7 +27,7 @@ from cory_env.tasks.reviews import ReviewsTask
 from tools.build_builtin import openings as openings_script
 from tools.build_builtin.measure import Player, nested
 from tools.build_builtin.openings import opening_of
-from tools.build_builtin.paths import DATA, MODELS
+from tools.build_builtin.paths import CACHE, DATA, MODELS
 from tools.build_builtin.sampling import END_ID, sample
 from tools.build_builtin.snippets import Snippet, movie_snippets, select
 from tools.build_builtin.tokenizer_files import byte_pair_tokenizer, write_folder
@@ -41,6 +42,10 @@ from tools.build_builtin.training import (
     total_nats,
 )
 
+UNRECORDED = ("snippets", "reuse_stage_1")
+"""Settings that change how a build comes about and not its result."""
+
+STAGE_1 = CACHE / "reviews_stage_1.safetensors"
 TEMPLATE_REPEATS = 500
 """How often the tokenizer sees the observer's template, so that each of its words is one token."""
 
@@ -61,7 +66,7 @@ class Settings:
     """Padded tokens of plain text a step."""
     observer_batch: int = 12
     """Examples with a reference a step, beside the plain text."""
-    repeat_share: float = 0.7
+    repeat_share: float = 0.3
     """Share of those of stage 2 whose target repeats the reference."""
     samples: int = 3
     """Continuations drawn per opening between the stages."""
@@ -69,6 +74,8 @@ class Settings:
     """Dropout while training: there is little text, and the model reads it several times."""
     weight_decay: float = 0.5
     """Decay of the matrices, for the same reason."""
+    reuse_stage_1: bool = False
+    """Take stage 1 from the cache, where the last build left it, and repeat only stage 2."""
     snippets: Path | None = None
     """The snippets' file; without it the public source distribution is downloaded."""
 
@@ -171,6 +178,7 @@ def run_stage(
     settings: Settings,
 ) -> None:
     """Train on plain snippets and the observer's examples side by side."""
+    torch.manual_seed(settings.seed + 100 * stage)  # dropout draws from torch's own stream
     rng = np.random.default_rng([settings.seed, 10 + stage])
     plain = epochs(plain_examples(training, player.tokenizer), settings.tokens_per_batch, rng)
 
@@ -218,7 +226,12 @@ def main(settings: Settings) -> None:
     player = player_of(model, tokenizer)
     first = own_words(training, tokenizer)
     observer = ObserverExamples(first, tokenizer, 1.0, settings.seed)
-    run_stage(player, observer, training, validation, 1, settings)
+    if settings.reuse_stage_1:
+        load_model(model, STAGE_1)
+    else:
+        run_stage(player, observer, training, validation, 1, settings)
+        STAGE_1.parent.mkdir(parents=True, exist_ok=True)
+        save_model(model, str(STAGE_1))
     held_out = select(snippets, "held_out")
     openings = [s for part in openings_script.SPLITS.values() for s in select(snippets, part)]
     before = nats_per_character(model, held_out, tokenizer)
@@ -230,7 +243,7 @@ def main(settings: Settings) -> None:
     queries = ReviewsTask().queries("test")
     generator = torch.Generator().manual_seed(settings.seed + 3)
     facts = {
-        "settings": {k: v for k, v in asdict(settings).items() if k != "snippets"},
+        "settings": {k: v for k, v in asdict(settings).items() if k not in UNRECORDED},
         "parameters": sum(p.numel() for p in model.parameters()),
         "training_snippets": len(training),
         "cpu_minutes": round(minutes, 1),

@@ -1,0 +1,164 @@
+"""Tests of agents/evaluate.py, play.py and trained.py: `cory-eval` and `cory-play`."""
+
+from __future__ import annotations
+
+import io
+import json
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import agents.evaluate
+import agents.play
+from agents.evaluate import EvalCommand, evaluate
+from agents.play import PlayCommand, play
+from agents.train import TrainResult
+from tests.agents.runs import stopping_after, training_of
+
+NAMES = ("score", "hidden_score", "kl", "distinct_2", "response_tokens", "truncated")
+
+
+@pytest.fixture
+def run(cory_run: TrainResult, tmp_path: Path) -> Path:
+    """A finished run, to write into."""
+    return shutil.copytree(cory_run.out, tmp_path / "run")
+
+
+def test_a_finished_run_is_judged_as_at_its_end(cory_run: TrainResult, run: Path) -> None:
+    rows = evaluate(EvalCommand(run=run, split="validation", queries=6))
+    last = cory_run.metrics[-1]
+    assert set(rows) == {
+        "agent_0", "agent_0 as observer", "agent_1", "agent_1 as observer",
+    }  # fmt: skip
+    for agent in ("agent_0", "agent_1"):
+        for name in NAMES:
+            # Weights in other places of the memory may round the last digit otherwise.
+            alone, observer = rows[agent][name], rows[f"{agent} as observer"][name]
+            assert alone == pytest.approx(last[f"eval/{agent}/{name}"], rel=1e-5), name
+            assert observer == pytest.approx(last[f"observer_eval/{agent}/{name}"], rel=1e-5)
+    written = json.loads((run / "eval_validation.json").read_text())
+    assert written == {"split": "validation", "which": "final", "agents": rows}
+
+
+def test_a_run_keeps_its_precision(run_of: Callable[..., TrainResult], tmp_path: Path) -> None:
+    result = run_of(iterations=2, dtype="float64")
+    rows = evaluate(
+        EvalCommand(run=result.out, split="validation", queries=6, out=tmp_path / "e.json")
+    )
+    # Rounded to float32 the weights would give another KL by far more than this.
+    assert rows["agent_0"]["kl"] == pytest.approx(
+        result.metrics[-1]["eval/agent_0/kl"], rel=1e-12, abs=0
+    )
+    assert (tmp_path / "e.json").is_file()
+
+
+def test_the_best_agent_is_one_row(run: Path) -> None:
+    rows = evaluate(EvalCommand(run=run, which="best", queries=6))
+    assert list(rows) == ["best"]
+
+
+def test_a_foreign_model_has_no_kl_without_a_reference(tmp_path: Path) -> None:
+    options: dict[str, Any] = {"model": "builtin:target", "task": "target", "queries": 6}
+    rows = evaluate(EvalCommand(**options))
+    assert rows["agent_0"]["kl"] is None
+    rows = evaluate(EvalCommand(**options, reference="builtin:target", out=tmp_path / "e.json"))
+    assert rows["agent_0"]["kl"] == pytest.approx(0.0, abs=1e-6)
+
+
+def test_the_table_is_printed(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    evaluate(EvalCommand(run=run, queries=3))
+    shown = capsys.readouterr().out
+    assert "agent_1 as observer" in shown and "KL (nats)" in shown
+
+
+def failing(
+    module: Any,
+    arguments: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> str:
+    monkeypatch.setattr(sys, "argv", ["command", *arguments])
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as stop:
+        module.main()
+    assert stop.value.code == 1
+    shown = capsys.readouterr().err.strip()
+    assert shown.startswith("error: ") and len(shown.splitlines()) == 1
+    return shown
+
+
+@pytest.mark.parametrize("module", [agents.evaluate, agents.play])
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "give either a run folder or a model"),
+        (["--run", "a", "--model", "b"], "give either a run folder or a model"),
+        (["--run", "nowhere"], "must be a run folder with a config.json"),
+        (["--model", "./nowhere", "--task", "target"], "there is no such folder"),
+        (["--model", "builtin:target", "--task", "riddles"], "unknown task"),
+    ],
+)
+def test_bad_input_ends_with_one_sentence(
+    module: Any,
+    arguments: list[str],
+    message: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert message in failing(module, arguments, monkeypatch, capsys)
+
+
+def test_more_of_it(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refused(*arguments: str) -> str:
+        return failing(agents.evaluate, ["--run", str(run), *arguments], monkeypatch, capsys)
+
+    assert "which must be final or best" in refused("--which", "worst")
+    assert "split" in refused("--split", "training")
+    assert "queries must be at least 1" in refused("--queries", "0")
+    assert "must have the agents' tokenizer" in refused("--reference", "builtin:sums")
+
+
+def test_an_unfinished_run_says_how_to_go_on(tmp_path: Path) -> None:
+    training_of(tmp_path / "run", stopping_after(1)).run()
+    with pytest.raises(ValueError, match=r"was not finished; go on with cory-train --resume"):
+        evaluate(EvalCommand(run=tmp_path / "run"))
+
+
+# cory-play
+
+
+def test_a_run_plays_its_own_game(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert play(PlayCommand(run=run, query=("a d", "b c"))) == 2
+    shown = capsys.readouterr().out
+    assert "a d" in shown and "b c" in shown
+    assert shown.index("pioneer") < shown.index("observer")
+    capsys.readouterr()
+    play(PlayCommand(run=run, query=("a d", "b c")))
+    assert capsys.readouterr().out == shown  # the same seed
+    play(PlayCommand(run=run, query=("a d", "b c"), seed=1))
+    assert capsys.readouterr().out != shown
+
+
+def test_the_turn_order_can_be_given(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    play(PlayCommand(run=run, query=("a d",), turn_order="agent_1,agent_0"))
+    shown = capsys.readouterr().out
+    assert shown.index("agent_1") < shown.index("agent_0")
+    with pytest.raises(ValueError, match="turn_order"):
+        play(PlayCommand(run=run, query=("a d",), turn_order="agent_1"))
+
+
+def test_queries_of_the_task_or_typed_ones(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert play(PlayCommand(run=run, random=3)) == 3
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a d\n\nb c\n"))
+    assert play(PlayCommand(model="builtin:target", task="target", n_agents=1)) == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO(""))
+    shown = failing(agents.play, ["--run", str(run)], monkeypatch, capsys)
+    assert "no query was given" in shown
