@@ -47,6 +47,8 @@ def draw_curves(metrics: Sequence[Mapping[str, Any]], agents: Sequence[str], fol
         axes.set_xlabel("iteration")
         axes.set_ylabel(label)
         axes.grid(alpha=0.3)
+        if name != "score":  # a length drawn on a narrow range looks like a collapse
+            axes.set_ylim(bottom=0)
     figure.axes[0].legend(fontsize=8)
     path = folder / "curves.png"
     figure.savefig(path, dpi=120)

@@ -74,11 +74,12 @@ def train(config: TrainConfig) -> TrainResult:
     # whether it can be claimed is checked first, since loading models may take minutes.
     folder.check(config)
     session = build_session(config, task)
-    if config.resume:
-        folder.resume(config)
-    else:
+    if not config.resume:
         folder.start(config)
-    return Training(session, folder).run()
+    training = Training(session, folder)
+    if config.resume:  # only now: a checkpoint that cannot be used leaves the run as it was
+        folder.resume(config)
+    return training.run()
 
 
 class Training:
@@ -95,7 +96,6 @@ class Training:
         self._stop = False
         if self.config.resume:
             self._restore()
-            self._check_something_left()
         self._state = self._current_state()
         assert self.config.iterations is not None and self.config.update_epochs is not None
         self.trainer = IterationTrainer(
@@ -181,7 +181,8 @@ class Training:
         except Exception:
             if self.writer is not None:
                 self.writer.close()
-            self.folder.abandon()
+            if not self.config.resume:  # a resumed folder may hold what somebody put beside the run
+                self.folder.abandon()
             raise
 
     def _evaluate_initial(self) -> None:
@@ -269,14 +270,15 @@ class Training:
             self.best = state["best"]
         except (KeyError, TypeError) as error:
             raise ValueError(f"checkpoint {path} cannot be used: {error} in state.json") from error
+        self._check_iterations(state["iteration"])
         self.last_finished = self.last_saved = state["iteration"]
         self.folder.cut_after(self.last_finished)
 
-    def _check_something_left(self) -> None:
+    def _check_iterations(self, done: int) -> None:
         assert self.config.iterations is not None
-        if self.config.iterations < self.last_finished:
+        if self.config.iterations < done:
             raise ValueError(
-                f"iterations must be at least the {self.last_finished} that the run has done, "
+                f"iterations must be at least the {done} that the run has done, "
                 f"got {self.config.iterations}"
             )
 

@@ -54,6 +54,10 @@ def load_model(
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
     with quiet_progress():
         loaded = _load(name, seed, trust_remote_code)
+    # Weights read from a file lie where its header ends. Copies lie as torch lays them: equal
+    # weights then round alike, whether they were read, copied for another agent, or resumed.
+    for parameter in loaded.model.parameters():
+        parameter.data = parameter.data.clone()
     torch.nn.Module.to(loaded.model, device=_device(device), dtype=DTYPES[dtype])
     return loaded
 

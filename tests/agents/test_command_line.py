@@ -427,7 +427,7 @@ def test_a_reward_that_fails(
     assert [r["iteration"] for r in lines(out / "metrics.jsonl")] == [1, 2, 3]
 
 
-def test_a_reward_that_fails_at_once_leaves_a_run_that_can_begin_again(
+def test_a_reward_that_fails_at_once_leaves_nothing_in_the_way_of_a_new_try(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(broken_rewards.CALLS, "n", 0)
@@ -435,6 +435,25 @@ def test_a_reward_that_fails_at_once_leaves_a_run_that_can_begin_again(
     out = tmp_path / "run"
     flags = [*FAST, "--out", str(out), "--reward", "tests.agents.broken_rewards:nan"]
     command(flags, monkeypatch, capsys)
+    assert not out.exists()
+    monkeypatch.setitem(broken_rewards.CALLS, "good", 10**9)
+    monkeypatch.setattr(sys, "argv", ["cory-train", *flags])
+    main()
+    assert len(lines(out / "metrics.jsonl")) == 2
+
+
+def test_a_resumed_folder_is_never_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # Four good calls are the first evaluation; the first iteration fails, before any checkpoint.
+    monkeypatch.setitem(broken_rewards.CALLS, "n", 0)
+    monkeypatch.setitem(broken_rewards.CALLS, "good", 4)
+    out = tmp_path / "run"
+    flags = [*FAST, "--out", str(out), "--reward", "tests.agents.broken_rewards:nan"]
+    command(flags, monkeypatch, capsys)
+    (out / "notes.txt").write_text("mine")
+    command(["--resume", "--out", str(out)], monkeypatch, capsys)
+    assert (out / "notes.txt").read_text() == "mine"
     monkeypatch.setitem(broken_rewards.CALLS, "good", 10**9)
     monkeypatch.setattr(sys, "argv", ["cory-train", "--resume", "--out", str(out)])
     main()

@@ -168,5 +168,5 @@ def test_permuted_methods_refuse_a_batch_of_one_episode(
     for method in ("placebo_sum", "placebo_transfer"):
         with pytest.raises(ValueError, match="batch_size must give at least 2 episodes"):
             run_of(method=method, batch_size=2)
-        with pytest.raises(ValueError, match="eval_queries be at least 2"):
+        with pytest.raises(ValueError, match="eval_queries must be at least 2"):
             run_of(method=method, eval_queries=1)

@@ -45,7 +45,7 @@ class Settings:
     """Seed of the weights, the batches and the samples."""
     steps: int = 2500
     """Length of the learning-rate schedule of stage 1, in steps; it normally stops earlier."""
-    stop_at: float = 0.45
+    stop_at: float = 0.5
     """Stage 1 stops when this share of sampled validation answers is right."""
     observer_steps: int = 800
     """Steps of stage 2."""
@@ -100,7 +100,7 @@ def first_stage(
     player = player_of(model, tokenizer)
     right, step = 0.0, 0
     for step in fit(model, batches(), fit_settings):
-        if step % 25 == 0:
+        if step % 25 == 0 and step >= 200:  # before that hardly anything is right
             right = _validate(player, settings.seed)
             print(f"stage 1 step {step}: {right:.3f} right", flush=True)
             if right >= settings.stop_at:
@@ -163,7 +163,7 @@ def second_stage(model: LlamaForCausalLM, tokenizer: Tokenizer, settings: Settin
     )
     queries = problems("validation")[:100]
     for step in fit(model, batches(), fit_settings):
-        if step % 100 == 0:
+        if step % 200 == 0:
             model.eval()
             found = nested(player, queries, torch.Generator().manual_seed(0), first=4, second=4)
             right = _validate(player, settings.seed)

@@ -11,6 +11,7 @@ import torch
 from agents.models import BUILTIN_MODELS
 from agents.models.load import load_model
 from agents.models.target import random_target
+from tests.agents.tiny import tiny_model
 
 
 def test_the_same_seed_gives_the_same_weights_whatever_ran_before() -> None:
@@ -55,3 +56,24 @@ def test_a_folder_gives_back_what_was_saved(tmp_path: Path) -> None:
     text = "a d | b |"
     assert opened.text_tokenizer.encode_prompt(text) == loaded.text_tokenizer.encode_prompt(text)
     assert opened.text_tokenizer.end_ids == loaded.text_tokenizer.end_ids
+
+
+def test_weights_of_a_folder_lie_as_those_of_a_copy(tmp_path: Path) -> None:
+    # Vector instructions round otherwise at other alignments: the agents would not be duplicates.
+    loaded = random_target(0)
+    loaded.model.save_pretrained(tmp_path)
+    loaded.tokenizer.save_pretrained(tmp_path)
+    opened = load_model(str(tmp_path)).model
+    assert {p.data_ptr() % 64 for p in opened.parameters()} == {0}
+
+
+def test_tied_weights_stay_tied(tmp_path: Path) -> None:
+    model = tiny_model("llama", tied=True)
+    tokenizer = random_target(0).tokenizer
+    model.resize_token_embeddings(12)
+    model.save_pretrained(tmp_path)
+    tokenizer.save_pretrained(tmp_path)
+    opened = load_model(str(tmp_path)).model
+    head = opened.get_output_embeddings().weight
+    assert head is opened.get_input_embeddings().weight
+    assert torch.equal(head, model.get_output_embeddings().weight)
