@@ -163,8 +163,10 @@ class LanguageModel(nn.Module):
         mode = self.model.training
         self.model.eval()
         with torch.no_grad():
-            own = self.model(input_ids=ids).logits[..., : self.vocab_size].float()
-            ours = self.logits(self.trunk(ids, torch.ones_like(ids).bool())[0])
+            mask = torch.ones_like(ids)  # given, or the library warns of a pad token among them
+            output = self.model(input_ids=ids, attention_mask=mask)
+            own = output.logits[..., : self.vocab_size].float()
+            ours = self.logits(self.trunk(ids, mask.bool())[0])
         self.model.train(mode)
         if not torch.allclose(own, ours.float(), rtol=1e-3, atol=1e-3):
             raise ValueError(
@@ -181,8 +183,11 @@ class ActorCritic(LanguageModel):
         super().__init__(model, vocab_size)
         weight = next(model.parameters())
         dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
-        self.value_head = nn.Linear(self.hidden_size, 1, device=weight.device, dtype=dtype)
-        # Zero: before any update the critic says 0 everywhere, whatever the seed.
+        # Made without its usual random weights, which torch's global generator would draw. Zero:
+        # before any update the critic says 0 everywhere, whatever the seed.
+        self.value_head = nn.utils.skip_init(
+            nn.Linear, self.hidden_size, 1, device=weight.device, dtype=dtype
+        )
         nn.init.zeros_(self.value_head.weight)
         nn.init.zeros_(self.value_head.bias)
 

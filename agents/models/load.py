@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from agents.models import BUILTIN_MODELS
 from agents.models.source import LoadedModel
+from agents.streams import stream
 from cory_env.tokens import as_tokenizer
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64, "bfloat16": torch.bfloat16}
@@ -52,7 +53,10 @@ def load_model(
     """
     if dtype not in DTYPES:
         raise ValueError(f"dtype must be one of {', '.join(DTYPES)}, got {dtype!r}")
-    with quiet_progress():
+    # The library draws initial weights from torch's global generator before it fills them in, and
+    # keeps those that a file lacks: they shall follow from the seed and move nobody's stream.
+    with quiet_progress(), torch.random.fork_rng(devices=[]):
+        torch.manual_seed(int(stream(seed, "missing weights").integers(2**31)))
         loaded = _load(name, seed, trust_remote_code)
     # Weights read from a file lie where its header ends. Copies lie as torch lays them: equal
     # weights then round alike, whether they were read, copied for another agent, or resumed.

@@ -32,6 +32,9 @@ def make_task(name: str, **kwargs: Any) -> Task:
         ValueError: if the name is unknown, it is not a task, or a keyword is wrong.
     """
     found = resolve(name, TASKS, "task")
+    if not (inspect.isclass(found) and issubclass(found, Task)) and not inspect.isfunction(found):
+        got = getattr(found, "__name__", repr(found))
+        raise ValueError(f"task {name!r} must be a subclass of Task, got {got}")
     known = inspect.signature(found).parameters
     if unknown := sorted(set(kwargs) - set(known)):
         raise ValueError(f"task {name!r} takes {', '.join(known)}, got {', '.join(unknown)}")

@@ -2,9 +2,10 @@
 
 Both stages learn plain snippets and the observer's prompt side by side. In stage 1 the reference
 is the snippet's own continuation of its opening, and the target repeats it. In stage 2 the
-references are the model's own continuations; the target is, mostly, the same words again, else
+references are the model's own continuations; the target is sometimes the same words again, else
 another continuation that is at least as positive. Repeating is what teaches so small a network to
-use its context at all; without it the pioneer's words hardly matter to the observer.
+use its context at all; without it the pioneer's words hardly matter to the observer. The share of
+repeats in stage 2 then sets how much they matter: 0.7 left an influence of 0.64, 0.3 one of 0.20.
 """
 
 from __future__ import annotations

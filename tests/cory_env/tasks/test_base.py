@@ -144,7 +144,7 @@ def test_a_task_refuses_a_reward_that_can_not_be_read() -> None:
     ("name", "kwargs", "message"),
     [
         ("nope", {}, "unknown task 'nope'; known are reviews, sums, target"),
-        ("target", {"colour": 1}, "task 'target' cannot be made with"),
+        ("target", {"colour": 1}, "task 'target' takes kappa, data, reward, got colour"),
         ("builtins:dict", {}, "must be a subclass of Task, got dict"),
         ("target", {"data": "nowhere.txt"}, "nowhere.txt: no such data file"),
     ],
