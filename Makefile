@@ -18,7 +18,7 @@ demo: venv
 	$(BIN)/python -m benchmarks.demo
 
 test: venv
-	$(BIN)/python -m pytest -q
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
 lint: venv
 	$(BIN)/ruff check .
