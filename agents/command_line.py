@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -89,13 +90,21 @@ def settings_from_file(path: Path) -> dict[str, Any]:
         raise ValueError(f"config {path} cannot be read: {error}") from error
     try:
         values = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
-    except (json.JSONDecodeError, yaml.YAMLError) as error:
+    except Exception as error:  # YAML's readers of single values raise a dozen kinds
         raise ValueError(f"config {path} is not valid: {error}") from error
     if not isinstance(values, dict):
         raise ValueError(f"config {path} must hold settings by name, got {type(values).__name__}")
+    if odd := [name for name in values if not isinstance(name, str)]:
+        raise ValueError(f"config {path} must hold settings by name, got the name {odd[0]!r}")
     if "versions" in values:  # a run's own file: where it was written is not a setting to repeat
-        values = {k: v for k, v in values.items() if k not in ("versions", "out", "resume")}
+        # nor is what was filled in and would contradict another method.
+        dropped = ("versions", "out", "resume", *(("n_agents",) if _usual_agents(values) else ()))
+        values = {k: v for k, v in values.items() if k not in dropped}
     return from_mapping(values)
+
+
+def _usual_agents(values: dict[str, Any]) -> bool:
+    return values.get("n_agents") == (1 if values.get("method") == "solo" else 2)
 
 
 def run_command(command: Callable[[list[str]], None]) -> None:
@@ -105,6 +114,15 @@ def run_command(command: Callable[[list[str]], None]) -> None:
     except (ValueError, OSError) as error:
         # Messages of other libraries may have several lines; a log has one for each event.
         print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
+        raise SystemExit(1) from None
+    except Exception as error:
+        if os.environ.get("CORY_TRACEBACK"):
+            raise
+        print(
+            f"error: {type(error).__name__}: {' '.join(str(error).split())} "
+            f"(unexpected; set CORY_TRACEBACK=1 to see where)",
+            file=sys.stderr,
+        )
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)

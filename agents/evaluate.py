@@ -59,6 +59,8 @@ def evaluate(command: EvalCommand) -> dict[str, Any]:
     Raises:
         ValueError: if something named in the command does not fit.
     """
+    if command.out is not None and not command.out.parent.is_dir():
+        raise ValueError(f"out must lie in a folder that exists, got {command.out}")
     if command.queries < 1:
         raise ValueError(f"queries must be at least 1, got {command.queries}")
     config = TrainConfig(

@@ -142,5 +142,7 @@ def hidden_score(task: Task, records: Sequence[EpisodeRecord]) -> float | None:
 def evaluation_queries(task: Task, split: str, n: int) -> list[Query]:
     """The first n queries of a split in a fixed shuffled order; all of them if there are fewer."""
     queries = task.queries(split)
+    if not queries:
+        raise ValueError(f"task {task.name!r} must have {split} queries to evaluate on, got none")
     order = stream(EVALUATION_SEED, f"queries/{split}").permutation(len(queries))
     return [queries[i] for i in order[:n]]

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agents.evaluation import Evaluation
-from agents.files import write_folder, write_text
+from agents.files import write_folder, write_json, write_text
 from agents.models import ActorCritic, LoadedModel
 from agents.models.load import quiet_progress
 
@@ -28,6 +28,7 @@ def save_best(path: Path, session: Session, best: dict[str, Any], evaluation: Ev
     agent = best["agent"]
 
     def fill(folder: Path) -> None:
+        write_json(folder / "selection.json", {**best, **evaluation.to_json()})
         _fill(folder, session.learners[agent].actor, session.loaded[agent])
         write_text(
             folder / "README",

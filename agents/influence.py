@@ -53,6 +53,8 @@ def measure_influence(
     """
     if runner.rules.n_agents != 2:
         raise ValueError(f"influence needs a game of 2 agents, got {runner.rules.n_agents}")
+    if not queries:
+        raise ValueError("queries must be at least 1, got 0")
     if min(first, second) < 2:
         raise ValueError(f"first and second must be at least 2, got {first} and {second}")
     scores1, scores2, texts1, texts2 = [], [], [], []

@@ -13,6 +13,7 @@ from agents.config import TrainConfig
 from agents.streams import response_uniforms
 from agents.trained import Opened, open_agents
 from cory_env import cory_v0
+from cory_env.roles import check_turn_order
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,7 @@ def play(command: PlayCommand) -> int:
         if command.turn_order
         else list(rules.agents)
     )
+    check_turn_order(order, rules.agents)
     played = 0
     for query in _queries(opened, command):
         env.reset(seed=command.seed, options={"query": query, "turn_order": order})

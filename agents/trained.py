@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -79,7 +80,8 @@ def open_agents(
     responders = {}
     for i, (agent, opened) in enumerate(loaded.items()):
         actor = ActorCritic(opened.model.eval(), rules.tokenizer.vocab_size)
-        against = references[i % len(references)] if references else actor
+        trained_as = _best_agent(run) if run is not None and which == "best" else i
+        against = references[trained_as % len(references)] if references else actor
         responders[agent] = response_policy(actor, against, rules)
     return Opened(config, task, rules, responders, names, bool(references))
 
@@ -110,6 +112,16 @@ def _trained_folders(run: Path, which: str, n_agents: int) -> dict[str, str]:
                 f"go on with cory-train --resume --out {run}"
             )
     return {agent: str(folder) for agent, folder in folders.items()}
+
+
+def _best_agent(run: Path) -> int:
+    """The number of the agent that `best/` holds: its reference is that agent's."""
+    file = run / "best" / "selection.json"
+    try:
+        agent: str = json.loads(file.read_text(encoding="utf-8"))["agent"]
+        return int(agent.removeprefix("agent_"))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{file} must name the agent that best/ holds ({error})") from error
 
 
 def _references(

@@ -96,8 +96,9 @@ def _json_rows(path: Path) -> _Rows:
             continue
         try:
             row = json.loads(line)
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{path}, line {number}: broken JSON ({error.msg})") from error
+        except (RecursionError, ValueError) as error:  # too deep, a number too long, or no JSON
+            reason = error.msg if isinstance(error, json.JSONDecodeError) else error
+            raise ValueError(f"{path}, line {number}: broken JSON ({reason})") from error
         if not isinstance(row, dict):
             raise ValueError(f"{path}, line {number}: expected a JSON object, got {line[:60]!r}")
         yield number, row
@@ -124,6 +125,11 @@ READERS: dict[str, Callable[[Path], _Rows]] = {
 }
 
 
+def _has_half_character(text: str) -> bool:
+    """Whether a text holds half a surrogate pair: JSON can spell it, no file and tokenizer can."""
+    return any("\ud800" <= character <= "\udfff" for character in text)
+
+
 def _query(path: Path, line: int, row: dict[str, Any]) -> Query:
     if "query" not in row:
         raise ValueError(f"{path}, line {line}: no 'query', got keys {list(row)}")
@@ -132,6 +138,8 @@ def _query(path: Path, line: int, row: dict[str, Any]) -> Query:
         raise ValueError(f"{path}, line {line}: 'query' must be text, got {text!r}")
     if isinstance(answer, bool) or not isinstance(answer, str | int | float | None):
         raise ValueError(f"{path}, line {line}: 'answer' must be text or a number, got {answer!r}")
+    if _has_half_character(text) or _has_half_character(str(answer)):
+        raise ValueError(f"{path}, line {line}: half of a surrogate pair, which is no character")
     known = {"query", "answer"}
     metadata = {"line": line, **{key: value for key, value in row.items() if key not in known}}
     # An empty CSV field means "no answer": the column is there for the other lines.

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from cory_env.mixing import Scores
 from cory_env.prompts import Prompt
 from cory_env.records import EpisodeRecord, Query, Turn
+from cory_env.rewards.base import RewardError
 from cory_env.roles import check_turn_order
 from cory_env.rules import GameRules
 
@@ -189,6 +190,11 @@ class Episode:
             raise ValueError("the episode is not over, it cannot be settled")
         own = self._checked(scores)
         payoffs = self.rules.mixing(own) if others is None else self._mixed(own, others)
+        if not np.isfinite(payoffs).all():
+            raise RewardError(
+                f"payoffs must be finite, got {np.asarray(payoffs).tolist()} for the scores "
+                f"{own.tolist()} of query {self.query.text[:200]!r}"
+            )
         self._turns = [
             replace(turn, score=float(score), payoff=float(payoff))
             for turn, score, payoff in zip(self._turns, own, payoffs, strict=True)

@@ -108,7 +108,7 @@ def mixing(spec: MixingSpec, n_agents: int) -> Mixing:
         return CallableMixing(spec, n_agents)
     try:
         matrix = np.array(spec, dtype=np.float64)
-    except (TypeError, ValueError) as error:
+    except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(
             f"reward_mixing must be a name, a matrix of numbers or a callable, got {spec!r}"
         ) from error

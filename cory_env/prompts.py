@@ -70,6 +70,10 @@ class PromptBuilder:
 
     def _encode(self, role: str, query: Query, references: Sequence[str]) -> Prompt:
         text = self.task.prompt(role, query, references)
+        if not isinstance(text, str):
+            raise ValueError(
+                f"prompt of task {self.task.name!r} must return text, got {type(text).__name__}"
+            )
         ids = tuple(self.tokenizer.encode_prompt(text))
         if not ids:
             raise ValueError(f"the prompt for query {query.text!r} has no tokens")

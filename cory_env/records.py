@@ -70,11 +70,19 @@ class EpisodeRecord:
 
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> EpisodeRecord:
-        """Rebuild a record from what `to_dict` gave."""
-        turns = (
-            Turn(**{**turn, "response_ids": tuple(turn["response_ids"])}) for turn in data["turns"]
-        )
-        return cls(query=Query(**data["query"]), turns=tuple(turns))
+        """Rebuild a record from what `to_dict` gave.
+
+        Raises:
+            ValueError: if it is something else.
+        """
+        try:
+            turns = [
+                Turn(**{**turn, "response_ids": tuple(turn["response_ids"])})
+                for turn in data["turns"]
+            ]
+            return cls(query=Query(**data["query"]), turns=tuple(turns))
+        except (KeyError, TypeError) as error:
+            raise ValueError(f"this is no record of an episode: {error}") from error
 
     def to_json(self) -> str:
         """Return the record as one line of JSON."""
@@ -82,5 +90,13 @@ class EpisodeRecord:
 
     @classmethod
     def from_json(cls, line: str) -> EpisodeRecord:
-        """Rebuild a record from a line that `to_json` wrote."""
-        return cls.from_dict(json.loads(line))
+        """Rebuild a record from a line that `to_json` wrote.
+
+        Raises:
+            ValueError: if the line is something else.
+        """
+        try:
+            data = json.loads(line)
+        except RecursionError as error:
+            raise ValueError("this is no record of an episode: it is nested too deeply") from error
+        return cls.from_dict(data)

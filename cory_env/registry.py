@@ -46,5 +46,5 @@ def _import(module_name: str, spec: str, kind: str) -> Any:
         sys.path.insert(0, here)
     try:
         return importlib.import_module(module_name)
-    except (ImportError, ValueError) as error:  # ValueError: an empty module name
+    except Exception as error:  # the user's own module may raise anything, a SyntaxError too
         raise ValueError(f"{kind} {spec!r}: cannot import {module_name!r} ({error})") from error

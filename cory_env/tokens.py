@@ -168,7 +168,10 @@ def _from_folder(folder: Path, end_ids: tuple[int, ...] | None) -> TextTokenizer
             f"tokenizer must be an object or a folder with tokenizer.json, got {str(folder)!r} "
             "(a hub name is not looked up here: pass the loaded tokenizer)"
         )
-    tokenizer = Tokenizer.from_file(str(file))
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # the library raises no other kind
+        raise ValueError(f"tokenizer {file} cannot be read ({error})") from error
     if end_ids is None:
         end_ids = _configured_end(folder, tokenizer) or _named_ends(tokenizer)
     return _from_tokenizers(tokenizer, end_ids)
@@ -178,8 +181,14 @@ def _configured_end(folder: Path, tokenizer: Tokenizer) -> tuple[int, ...]:
     config = folder / "tokenizer_config.json"
     if not config.is_file():
         return ()
-    end = json.loads(config.read_text(encoding="utf-8")).get("eos_token")
+    try:
+        values = json.loads(config.read_text(encoding="utf-8"))
+    except (RecursionError, ValueError) as error:
+        raise ValueError(f"tokenizer {config} cannot be read ({error})") from error
+    end = values.get("eos_token") if isinstance(values, dict) else None
     name = end.get("content") if isinstance(end, dict) else end
+    if not isinstance(name, str | None):
+        raise ValueError(f"tokenizer {config} must name its eos_token, got {name!r}")
     token = None if name is None else tokenizer.token_to_id(name)
     return () if token is None else (token,)
 

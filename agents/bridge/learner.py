@@ -7,7 +7,7 @@ A learner file implements `prepare` (its advantages) and `loss` (of a minibatch)
 from __future__ import annotations
 
 from abc import abstractmethod
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor
 from agents.bridge.policy import ResponsePolicy
 from agents.bridge.records import rollout_from_batch
 from agents.config import TrainConfig
+from agents.guards import NonFiniteError
 from agents.maths.kl import KLController
 from agents.maths.losses import explained_variance, ratio_statistics
 from agents.models.language_model import ActorCritic, LanguageModel, Scored
@@ -150,20 +151,41 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
             scored.logprobs, part.logprobs, part.mask, clip_coef=self.config.clip_coef
         )
         self.optim._optim.zero_grad(set_to_none=True)
+        if not bool(torch.isfinite(loss)):
+            raise self._diverged("loss", part, parts)
         loss.backward()
         grad_norm = torch.nn.utils.clip_grad_norm_(
             self.actor.parameters(), self.config.max_grad_norm or float("inf")
         )
         if not bool(torch.isfinite(grad_norm)):
             # Stepping would make every weight NaN, and the next checkpoint worthless.
-            raise ValueError(
-                f"the update of {self.agent} in iteration {self.iteration} diverged: its gradient "
-                f"is not finite; try a lower learning_rate or max_grad_norm"
-            )
+            raise self._diverged("gradient", part, parts)
         self.optim._optim.step()
         values = {name: float(value.detach()) for name, value in parts.items()}
         values["grad_norm"] = float(grad_norm)
         return values, (float(approx_kl), float(clip_fraction))
+
+    def _diverged(self, what: str, part: Prepared, parts: LossParts) -> NonFiniteError:
+        """The error that ends a run, with the minibatch in which it happened."""
+        broken = [
+            name
+            for name, parameter in self.actor.named_parameters()
+            if parameter.grad is not None and not bool(torch.isfinite(parameter.grad).all())
+        ]
+        return NonFiniteError(
+            f"the update of {self.agent} in iteration {self.iteration} diverged: its {what} is "
+            f"not finite; try a lower learning_rate or max_grad_norm",
+            {f.name: getattr(part, f.name) for f in fields(part) if f.name != "seat"},
+            {
+                "agent": self.agent,
+                "iteration": self.iteration,
+                "not_finite": what,
+                "seat": part.seat,
+                # Text, since JSON has no NaN.
+                "loss_parts": {name: str(float(value.detach())) for name, value in parts.items()},
+                "gradients_not_finite": broken,
+            },
+        )
 
     def _stats(
         self,
@@ -210,8 +232,7 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
             batch: rows in which the agent acted.
             column: of its reward.
         """
-        dtype = next(self.reference.parameters()).dtype
-        rollout = rollout_from_batch(batch, column, self.actor.device, dtype)
+        rollout = rollout_from_batch(batch, column, self.actor.device, self.reference)
         # Episodes are the environments, so rows of two agents stand in the same order after this;
         # learners of several agents rely on it.
         return rollout.select(torch.argsort(rollout.episode))

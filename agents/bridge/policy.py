@@ -49,6 +49,11 @@ class ResponsePolicy(_QuickPolicy):
         self.temperature = temperature
         self.keep_ref_hidden = keep_ref_hidden
 
+    @property
+    def reference(self) -> LanguageModel:
+        """The frozen model that KL is measured against."""
+        return self._reference[0]
+
     def respond(
         self, prompts: NDArray[np.int64], uniforms: NDArray[np.float64]
     ) -> tuple[Sampled, Measured]:
@@ -69,7 +74,7 @@ class ResponsePolicy(_QuickPolicy):
         )
         measured = measure(
             self.actor,
-            self._reference[0],
+            self.reference,
             prompt_ids,
             sampled,
             temperature=self.temperature,
@@ -103,6 +108,7 @@ class TeamPolicy(_QuickPolicy):
         self._registered = torch.nn.ModuleDict(policies)  # so that train() and eval() reach them
         self._seed = seed
         self._width = width
+        self._hidden_width = max(policy.reference.hidden_size for policy in policies.values())
         self.iteration = 0
 
     def forward(self, batch: Batch, state: Any = None, **kwargs: Any) -> Batch:
@@ -133,7 +139,8 @@ class TeamPolicy(_QuickPolicy):
             )
             sampled, measured = policy.respond(np.asarray(batch.obs.obs)[rows], uniforms)
             act[rows] = sampled.response_ids.cpu().numpy()
-            for name, values in policy_entry(sampled, measured, seat).items():
+            kept = policy_entry(sampled, measured, seat=seat, hidden_width=self._hidden_width)
+            for name, values in kept.items():
                 whole = entry.setdefault(name, np.zeros((n, *values.shape[1:]), values.dtype))
                 whole[rows] = values
         return Batch(act=act, policy=Batch(entry), state=None)

@@ -50,22 +50,13 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.model = model
         self.vocab_size = vocab_size
-        for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.p = 0.0
-        for name in ("attention_dropout", "attn_pdrop", "resid_pdrop", "embd_pdrop"):
-            if getattr(model.config, name, None):
-                setattr(model.config, name, 0.0)
-        for module in model.modules():  # attention layers keep their own copy as a plain number
-            for name in ("attention_dropout", "dropout"):
-                if isinstance(getattr(module, name, None), float):
-                    setattr(module, name, 0.0)
+        switch_off_dropout(model)
         accepted = inspect.signature(model.base_model.forward).parameters
         self._takes_positions = "position_ids" in accepted
         # The library renamed its cache within version 5.
         self._cache_name = "cache" if "cache" in accepted else "past_key_values"
         self._check_vocabulary()
-        self._check_head()
+        self._check_paths()
 
     @property
     def hidden_size(self) -> int:
@@ -157,23 +148,63 @@ class LanguageModel(nn.Module):
                 f"{self.vocab_size} rows in its output layer, got {rows}"
             )
 
-    def _check_head(self) -> None:
-        """Compare trunk + head with the model's own logits on three tokens."""
-        ids = torch.arange(3, device=self.device).remainder(self.vocab_size).unsqueeze(0)
+    def _check_paths(self) -> None:
+        """Compare what the learners will compute with the model's own logits, on four tokens.
+
+        Trunk and head apart, left padding and the key-value cache each have to give the logits of
+        a plain forward; architectures that do not (a state in place of a cache, say) would train on
+        wrong log-probabilities without a word.
+        """
         mode = self.model.training
         self.model.eval()
-        with torch.no_grad():
-            mask = torch.ones_like(ids)  # given, or the library warns of a pad token among them
-            output = self.model(input_ids=ids, attention_mask=mask)
-            own = output.logits[..., : self.vocab_size].float()
-            ours = self.logits(self.trunk(ids, mask.bool())[0])
-        self.model.train(mode)
-        if not torch.allclose(own, ours.float(), rtol=1e-3, atol=1e-3):
-            raise ValueError(
-                f"model of type {self.model.config.model_type!r} computes its logits from its "
-                f"hidden states in a way that is not supported: expected the output layer, "
-                f"a scale or a soft cap"
-            )
+        try:
+            with torch.no_grad():
+                own, ours = self._probe()
+        except Exception as error:  # whatever a foreign architecture raises here
+            raise ValueError(f"{self._unsupported()} ({type(error).__name__}: {error})") from error
+        finally:
+            self.model.train(mode)
+        loose = 5e-2 if own.dtype == torch.bfloat16 else 1e-3
+        if not torch.allclose(own.float(), ours.float(), rtol=loose, atol=loose):
+            raise ValueError(self._unsupported())
+
+    def _unsupported(self) -> str:
+        return (
+            f"model of type {self.model.config.model_type!r} is not supported: its logits from "
+            f"hidden states, behind left padding or with a key-value cache differ from its own"
+        )
+
+    def _probe(self) -> tuple[Tensor, Tensor]:
+        """The model's own logits after 2 and 3 tokens, and ours in three ways; each [4, V]."""
+        tokens = torch.arange(4, device=self.device).remainder(self.vocab_size)
+        plain = self.model(input_ids=tokens.unsqueeze(0)).logits[0, 1:3, : self.vocab_size]
+        padding = torch.full_like(tokens[:2], -1)
+        prompts = torch.stack([torch.cat([padding, tokens[:2]]), tokens.flip(0)])
+        padded = self.logits(self.response_hidden(prompts, tokens[2:].expand(2, 2))[0])
+        states, cache = self.trunk(prompts, prompts >= 0, use_cache=True)
+        fed = tokens[2].expand(2, 1)
+        mask = torch.cat([prompts >= 0, torch.ones_like(fed, dtype=torch.bool)], dim=1)
+        more, _ = self.trunk(fed, mask, cache, use_cache=True)
+        cached = self.logits(torch.stack([states[0, -1], more[0, -1]]))
+        return torch.cat([plain, plain]), torch.cat([padded, cached])
+
+
+def switch_off_dropout(model: nn.Module) -> None:
+    """Set every dropout rate of a model to 0, layer drop included.
+
+    Layers keep their rates under a dozen names; what is a plain number and called drop-something
+    is one of them.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+        for name, value in vars(module).items():
+            if isinstance(value, float) and "drop" in name:
+                setattr(module, name, 0.0)
+    config = getattr(model, "config", None)
+    for name, value in vars(config).items() if config is not None else ():
+        if isinstance(value, float) and ("drop" in name or name.endswith("_pdrop")):
+            setattr(config, name, 0.0)
 
 
 class ActorCritic(LanguageModel):

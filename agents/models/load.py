@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 import transformers
@@ -84,6 +85,8 @@ def _device(device: str) -> torch.device:
         resolved = torch.device(device)
     except RuntimeError as error:
         raise ValueError(f"device must be like cpu or cuda:0, got {device!r}") from error
+    if resolved.type not in ("cpu", "cuda"):
+        raise ValueError(f"device must be cpu or cuda[:n], got {device!r}")
     if resolved.type == "cuda" and not torch.cuda.is_available():
         raise ValueError(f"device {device!r} was asked for, but torch sees no CUDA device here")
     return resolved
@@ -140,14 +143,27 @@ def _open(path: str, source: str, trust_remote_code: bool, *, local: bool) -> Lo
     options = {"local_files_only": local, "trust_remote_code": trust_remote_code}
     try:
         tokenizer = AutoTokenizer.from_pretrained(path, **options)
-        model = AutoModelForCausalLM.from_pretrained(path, use_safetensors=True, **options)
+        loaded: Any = AutoModelForCausalLM.from_pretrained(
+            path, use_safetensors=True, output_loading_info=True, **options
+        )
     except Exception as error:  # the library raises a dozen kinds; each means: cannot be opened
         raise ValueError(
             f"model {source!r} could not be loaded as a causal language model with its tokenizer "
             f"({_first_line(error)})"
         ) from error
+    model, report = loaded
+    if missing := sorted(report["missing_keys"]):
+        # The library would fill them with random numbers and go on.
+        raise ValueError(
+            f"model {source!r} lacks weights of its architecture: {len(missing)} are missing, the "
+            f"first is {missing[0]}"
+        )
     end_ids = _end_ids(model, tokenizer)
-    return LoadedModel(model, tokenizer, as_tokenizer(tokenizer, end_ids=end_ids), source)
+    try:
+        text_tokenizer = as_tokenizer(tokenizer, end_ids=end_ids)
+    except ValueError as error:
+        raise ValueError(f"model {source!r} cannot be used: {error}") from error
+    return LoadedModel(model, tokenizer, text_tokenizer, source)
 
 
 def _end_ids(model: object, tokenizer: object) -> tuple[int, ...] | None:

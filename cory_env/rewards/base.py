@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -91,7 +91,10 @@ def _named(name: str) -> Reward:
     from cory_env.rewards import REWARDS  # the table imports the rewards, which import this module
 
     found = resolve(name, REWARDS, "reward")
-    reward: Any = found() if inspect.isclass(found) else found
+    try:
+        reward: Any = found() if inspect.isclass(found) else found
+    except TypeError as error:
+        raise ValueError(f"reward {name!r} cannot be built without arguments ({error})") from error
     if not callable(reward):
         raise ValueError(f"reward {name!r} must be callable, got {type(reward).__name__}")
     return reward  # type: ignore[no-any-return]
@@ -117,7 +120,7 @@ def checked_scores(
         return np.zeros(0)
     try:
         given = reward(queries, responses)
-        scores = None if given is None or isinstance(given, str | bytes) else list(given)
+        scores = _as_list(given)
     except Exception as error:
         culprit = _culprit(reward, queries, responses)
         raise RewardError(
@@ -133,11 +136,19 @@ def checked_scores(
     return np.array([_number(reward, *row) for row in rows], dtype=np.float64)
 
 
+def _as_list(given: Any) -> list[Any] | None:
+    """The scores of a reward as a list, or None for what holds no scores one by one."""
+    single = getattr(given, "ndim", 1) == 0  # an array of one number says that it can be listed
+    if isinstance(given, str | bytes) or single or not isinstance(given, Iterable):
+        return None
+    return list(given)
+
+
 def _number(reward: Reward, score: Any, query: Query, response: str) -> float:
     try:
         # float("1.0") works, but a reward that gives text has a bug that should show.
         value = math.nan if isinstance(score, str | bytes) else float(score)
-    except (TypeError, ValueError):
+    except (OverflowError, TypeError, ValueError):
         value = math.nan
     if not math.isfinite(value):
         raise RewardError(

@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 import agents.evaluate
 import agents.play
+from agents.config import TrainConfig
 from agents.evaluate import EvalCommand, evaluate
+from agents.models.load import load_model
 from agents.play import PlayCommand, play
-from agents.train import TrainResult
+from agents.train import TrainResult, train
 from tests.agents.runs import stopping_after, training_of
 
 NAMES = ("score", "kl", "distinct_2", "response_tokens", "truncated")
@@ -163,3 +166,50 @@ def test_queries_of_the_task_or_typed_ones(
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     shown = failing(agents.play, ["--run", str(run)], monkeypatch, capsys)
     assert "no query was given" in shown
+
+
+def two_models(tmp_path: Path) -> str:
+    """Two models of one tokenizer and different widths, as `--model` takes them."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    loaded = load_model("builtin:target")
+    names = []
+    for width in (16, 32):
+        settings = {
+            **loaded.model.config.to_dict(),
+            "hidden_size": width,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "head_dim": width // 4,
+        }
+        torch.manual_seed(width)
+        model = LlamaForCausalLM(LlamaConfig(**settings))
+        folder = tmp_path / f"width_{width}"
+        model.save_pretrained(folder)
+        loaded.tokenizer.save_pretrained(folder)
+        names.append(str(folder))
+    return ",".join(names)
+
+
+def test_agents_of_different_width_train_and_the_best_is_judged_by_its_own_reference(
+    tmp_path: Path,
+) -> None:
+    out = tmp_path / "run"
+    config = TrainConfig(
+        task="target",
+        model=two_models(tmp_path),
+        iterations=2,
+        batch_size=16,
+        eval_interval=2,
+        eval_queries=12,
+        progress=False,
+        tensorboard=False,
+        out=out,
+    )
+    result = train(config)
+    best = json.loads((out / "best" / "selection.json").read_text())
+    rows = evaluate(EvalCommand(run=out, which="best", split="validation", queries=12))
+    assert rows["best"]["kl"] == pytest.approx(best["kl"], rel=1e-4)
+    for agent in ("agent_0", "agent_1"):
+        row = evaluate(EvalCommand(run=out, split="validation", queries=12))[agent]
+        assert row["kl"] == pytest.approx(result.metrics[-1][f"eval/{agent}/kl"], rel=1e-4)

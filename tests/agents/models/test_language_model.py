@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from transformers import GPT2Config, GPT2LMHeadModel
+from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
 
 from agents.models import ActorCritic, LanguageModel
 from tests.agents.tiny import VOCABULARY, padded, tiny_actor, tiny_model
@@ -12,6 +14,7 @@ from tests.agents.tiny import VOCABULARY, padded, tiny_actor, tiny_model
 FAMILIES = pytest.mark.parametrize("family", ["llama", "gpt2"])
 
 
+@pytest.mark.case(12, 19)
 @FAMILIES
 def test_left_padding_moves_nothing(family: str) -> None:
     actor = tiny_actor(family, dtype=torch.float64)
@@ -33,6 +36,7 @@ def test_what_follows_a_position_does_not_change_it(family: str) -> None:
     assert two.logprobs[0, 2] == 0.0
 
 
+@pytest.mark.case(10)
 def test_dropout_is_off_even_in_training_mode() -> None:
     config = GPT2Config(
         vocab_size=VOCABULARY,
@@ -50,6 +54,7 @@ def test_dropout_is_off_even_in_training_mode() -> None:
     assert torch.equal(one, two)
 
 
+@pytest.mark.case(10)
 def test_attention_dropout_of_other_families_is_off_too() -> None:
     model = tiny_model("llama")
     for layer in model.model.layers:  # type: ignore[union-attr]
@@ -113,3 +118,35 @@ def test_a_half_precision_model_keeps_a_float32_critic() -> None:
     actor = ActorCritic(tiny_model("llama", dtype=torch.bfloat16), VOCABULARY)
     scored = actor.score(torch.tensor([[1, 5]]), torch.tensor([[3, 2]]), 1.0)
     assert scored.values.dtype == scored.logprobs.dtype == torch.float32
+
+
+def tiny_config(kind: str, **changes: Any) -> Any:
+    """A configuration of an architecture, small."""
+    import transformers
+
+    small = {"vocab_size": 16, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    return getattr(transformers, kind)(**{**small, **changes})
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("BloomConfig", {"n_layer": 2, "n_head": 2, "hidden_dropout": 0.3}),
+        ("OPTConfig", {"ffn_dim": 16, "word_embed_proj_dim": 16, "layerdrop": 0.5}),
+        ("GPTNeoXConfig", {"intermediate_size": 16, "hidden_dropout": 0.3}),
+    ],
+)
+def test_no_kind_of_dropout_is_left_on(kind: str, changes: dict[str, Any]) -> None:
+    model = AutoModelForCausalLM.from_config(tiny_config(kind, **changes))
+    wrapped = LanguageModel(model, 16).train()
+    prompts, responses = torch.tensor([[3, 4, 5]]), torch.tensor([[6, 7]])
+    first = wrapped.score(prompts, responses, 1.0).logprobs
+    assert torch.equal(first, wrapped.score(prompts, responses, 1.0).logprobs)
+
+
+def test_an_architecture_without_a_key_value_cache_is_refused() -> None:
+    # Its state is not a cache of keys and values: behind left padding and step by step it computes
+    # something else than in one plain pass.
+    model = AutoModelForCausalLM.from_config(tiny_config("MambaConfig", state_size=4))
+    with pytest.raises(ValueError, match="model of type 'mamba' is not supported"):
+        LanguageModel(model, 16)

@@ -14,6 +14,7 @@ from agents.models.target import random_target
 from tests.agents.tiny import tiny_model
 
 
+@pytest.mark.case(36)
 def test_the_same_seed_gives_the_same_weights_whatever_ran_before() -> None:
     torch.manual_seed(0)
     one = random_target(3).model.state_dict()
@@ -38,6 +39,7 @@ def test_dtype(dtype: str) -> None:
     assert {p.dtype for p in model.parameters()} == {getattr(torch, dtype)}
 
 
+@pytest.mark.case(17, 18)
 def test_a_folder_has_every_end_token_of_its_generation_settings(tmp_path: Path) -> None:
     loaded = random_target(0)
     loaded.model.save_pretrained(tmp_path)
@@ -77,3 +79,16 @@ def test_tied_weights_stay_tied(tmp_path: Path) -> None:
     head = opened.get_output_embeddings().weight
     assert head is opened.get_input_embeddings().weight
     assert torch.equal(head, model.get_output_embeddings().weight)
+
+
+def test_a_folder_that_lacks_weights_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    loaded = load_model("builtin:target")
+    loaded.model.save_pretrained(tmp_path)
+    loaded.tokenizer.save_pretrained(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    kept = {name: tensor for name, tensor in weights.items() if "layers.1" not in name}
+    save_file(kept, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match=r"lacks weights of its architecture: 9 are missing"):
+        load_model(str(tmp_path))

@@ -99,7 +99,7 @@ def test_numbers_of_any_kind_become_floats(result: Any) -> None:
     assert scores.tolist() == [1.0, 0.0, 2.0]
 
 
-@pytest.mark.parametrize("bad", [None, "0.5", b"1", float("nan"), float("inf"), [1.0], {}])
+@pytest.mark.parametrize("bad", [None, "0.5", b"1", float("nan"), float("inf"), [1.0], {}, 10**400])
 def test_a_score_that_is_no_finite_number_is_named(bad: Any) -> None:
     message = r"finite numbers, got .* for query 'q1' and response 'x'"
     with pytest.raises(RewardError, match=message):
@@ -108,16 +108,18 @@ def test_a_score_that_is_no_finite_number_is_named(bad: Any) -> None:
 
 @pytest.mark.parametrize(
     ("result", "got"),
-    [([1.0], "1 scores"), ([1.0] * 4, "4 scores"), (None, "NoneType"), ("abc", "str")],
+    [
+        ([1.0], "1 scores"),
+        ([1.0] * 4, "4 scores"),
+        (None, "NoneType"),
+        ("abc", "str"),
+        (1.0, "float"),
+        (np.array(1.0), "ndarray"),
+    ],
 )
 def test_another_number_of_scores_is_refused(result: Any, got: str) -> None:
     with pytest.raises(RewardError, match=f"must give 3 scores, got {got}"):
         checked_scores(gives(result), QUERIES, RESPONSES)
-
-
-def test_a_number_instead_of_a_list_is_refused() -> None:
-    with pytest.raises(RewardError, match="TypeError"):
-        checked_scores(gives(1.0), QUERIES, RESPONSES)
 
 
 def test_a_reward_that_raises_is_named_with_the_response_that_it_raises_for() -> None:
@@ -157,6 +159,7 @@ def test_queries_and_responses_must_be_as_many() -> None:
         checked_scores(length, QUERIES[:1], RESPONSES[:2])
 
 
+@pytest.mark.case(23)
 @pytest.mark.parametrize("name", sorted(REWARDS))
 def test_a_score_depends_on_its_query_and_response_only(name: str) -> None:
     # case 23: in a batch, alone, backwards and a second time, the same number

@@ -12,6 +12,7 @@ from cory_env.records import Query
 from cory_env.rewards.exact_number import ExactNumber, extract_number
 
 
+@pytest.mark.case(71)
 @pytest.mark.parametrize(
     ("text", "number"),
     [
@@ -62,6 +63,7 @@ def test_a_number_behind_any_words_is_found(number: int, before: str) -> None:
     assert extract_number(f"{before} {number:,}.") == number
 
 
+@pytest.mark.case(71)
 def test_scores_compare_by_value() -> None:
     queries = [Query("q", "85"), Query("q", "85"), Query("q", "85"), Query("q", "1,000")]
     responses = [" 85", " 85.0", " 58", " 1000"]

@@ -63,6 +63,7 @@ def test_scores_are_finite_and_bounded(query: str, response: str) -> None:
     assert -1.0 <= score <= 1.0
 
 
+@pytest.mark.case(23)
 def test_a_batch_scores_as_its_members_do() -> None:
     queries = [Query("A"), Query("The plot"), Query("")]
     responses = [" fine film", " drags", ""]
