@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv demo test lint check format models clean
+.PHONY: venv demo torture test lint check format models clean
 
 venv: $(STAMP)
 
@@ -17,6 +17,10 @@ $(STAMP): pyproject.toml constraints.txt
 demo: venv
 	$(BIN)/python -m benchmarks.demo
 
+# Kills runs at random moments and resumes them; a few minutes.
+torture: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.torture --kills 50
+
 test: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2
 
@@ -25,6 +29,7 @@ lint: venv
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/codespell
+	$(BIN)/python -m tools.checks --check
 
 check: lint test
 

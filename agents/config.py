@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+from agents.guards import Bounds, check_stop_on
 from agents.methods import METHODS
+from agents.setting_types import check_type, converted
 
 KLEstimator = Literal["exact", "k1", "k3", "reference"]
 Whiten = Literal["batch", "minibatch", "none"]
@@ -71,12 +72,18 @@ MAY_CHANGE_ON_RESUME = frozenset(
         "iterations",
         "out",
         "resume",
+        "resume_from",
         "progress",
         "tensorboard",
         "samples_per_iteration",
         "checkpoint_interval",
         "keep_checkpoints",
         "eval_interval",
+        "stop_on",
+        "guard_kl",
+        "guard_length",
+        "guard_entropy",
+        "guard_repetition",
     }
 )
 """Fields that do not touch what is learned."""
@@ -102,6 +109,8 @@ class TrainConfig:
     """Folder of the run. None: a new numbered folder under runs/."""
     resume: bool = False
     """Go on from the latest checkpoint in the folder of the run."""
+    resume_from: int | None = None
+    """With resume: go on from the checkpoint of this iteration; later ones are removed."""
     seed: int = 0
     """Names every random stream of the run. Any whole number from 0."""
 
@@ -171,6 +180,17 @@ class TrainConfig:
     """Iterations between checkpoints; the last iteration always has one."""
     keep_checkpoints: int = 2
     """Checkpoints kept; older ones are removed, never the latest."""
+    stop_on: str | None = None
+    """Guards that end the run, joined by commas, or all: zero_reward_variance, all_truncated,
+    short_responses, kl, entropy, repetition. None: they only warn."""
+    guard_kl: float = 20.0
+    """Warn when the KL exceeds this, nats a response."""
+    guard_length: float = 0.5
+    """Warn when responses are shorter than this share of iteration 1's."""
+    guard_entropy: float = 0.25
+    """Warn when the entropy per token is below this share of iteration 1's."""
+    guard_repetition: float = 0.5
+    """Warn when different bigrams or responses are below this share of iteration 1's."""
     samples_per_iteration: int = 4
     """Episodes written to samples.jsonl in each iteration."""
     tensorboard: bool = True
@@ -187,6 +207,11 @@ class TrainConfig:
     """Run the code that comes with a model. Leave off unless you trust its author."""
 
     def __post_init__(self) -> None:
+        for name, kind in _TYPES.items():
+            check_type(name, kind, getattr(self, name))
+        for name in ("out", "data"):
+            if isinstance(getattr(self, name), str):  # as people write it in Python
+                object.__setattr__(self, name, Path(getattr(self, name)))
         self._check_choices()
         self._check_numbers()
         self._check_agents()
@@ -217,9 +242,15 @@ class TrainConfig:
                 raise ValueError(f"{name} must be positive, got {value}")
         if not math.isfinite(self.cooperation):
             raise ValueError(f"cooperation must be a finite number, got {self.cooperation}")
-        for name in ("gamma", "gae_lambda"):
+        for name in ("gamma", "gae_lambda", "guard_length", "guard_entropy", "guard_repetition"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
+
+        if self.kl_target is not None and self.kl_coef == 0:
+            raise ValueError("kl_coef must be positive where kl_target adapts it: 0 never moves")
+        check_stop_on(self.stop_on)
+        if self.resume_from is not None and not self.resume:
+            raise ValueError("resume_from needs resume: it names where a run goes on")
 
     def _check_agents(self) -> None:
         if self.method != "solo" and self.n_agents is not None and self.n_agents < 2:
@@ -240,6 +271,12 @@ class TrainConfig:
         if METHODS[self.method].single_agent:
             return 1
         return 2 if self.n_agents is None else self.n_agents
+
+    @property
+    def guard_bounds(self) -> Bounds:
+        """When the guards trip."""
+        names = (field.name for field in dataclasses.fields(Bounds))
+        return Bounds(**{name: getattr(self, name) for name in names})
 
     def to_json(self) -> dict[str, Any]:
         """The settings as plain values."""
@@ -265,6 +302,8 @@ _AT_LEAST = {
     "eval_queries": 1,
     "checkpoint_interval": 1,
     "keep_checkpoints": 1,
+    "resume_from": 1,
+    "guard_kl": 0,
     "samples_per_iteration": 0,
     "threads": 1,
     "n_agents": 1,
@@ -283,7 +322,7 @@ def from_mapping(values: dict[str, Any]) -> dict[str, Any]:
         name = raw.replace("-", "_")
         if name not in known:
             raise ValueError(f"setting {raw!r} is not known; the settings are {', '.join(known)}")
-        result[name] = _converted(name, _TYPES[name], value)
+        result[name] = converted(name, _TYPES[name], value)
     return result
 
 
@@ -294,44 +333,6 @@ _TYPES = {
     else str(f.type)
     for f in dataclasses.fields(TrainConfig)
 }
-
-
-def _converted(name: str, kind: str, value: Any) -> Any:
-    """A file's value as the field's type; YAML reads 2e-4 as text, JSON has no paths."""
-    if value is None:
-        if "None" in kind:
-            return None
-        raise ValueError(f"{name} must be {kind}, got nothing")
-    try:
-        for word, convert in _CONVERSIONS.items():
-            if word in kind:
-                return convert(value)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{name} must be {kind}, got {value!r}") from error
-    if not isinstance(value, str):
-        raise ValueError(f"{name} must be text, got {value!r}")
-    return value
-
-
-def _flag(value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError
-    return value
-
-
-def _whole(value: Any) -> int:
-    if isinstance(value, bool) or int(value) != float(value):
-        raise ValueError
-    return int(value)
-
-
-_CONVERSIONS: dict[str, Callable[[Any], Any]] = {
-    "Path": lambda value: Path(str(value)),
-    "bool": _flag,
-    "float": float,
-    "int": _whole,
-}
-"""Word in a field's type -> conversion; the first that fits."""
 
 
 def resolved(config: TrainConfig, task_defaults: dict[str, Any]) -> TrainConfig:

@@ -58,7 +58,12 @@ def play(command: PlayCommand) -> int:
         trust_remote_code=command.trust_remote_code,
     )
     opened = open_agents(
-        run=command.run, model=command.model, config=config, reference=None, which=command.which
+        run=command.run,
+        model=command.model,
+        config=config,
+        reference=None,
+        which=command.which,
+        measure_kl=False,
     )
     rules = opened.rules
     env = cory_v0.env(
@@ -77,10 +82,18 @@ def play(command: PlayCommand) -> int:
         if command.turn_order
         else list(rules.agents)
     )
+    if command.query and command.random:
+        raise ValueError("give either query or random, and not both")
     check_turn_order(order, rules.agents)
     played = 0
     for query in _queries(opened, command):
-        env.reset(seed=command.seed, options={"query": query, "turn_order": order})
+        try:
+            env.reset(seed=command.seed, options={"query": query, "turn_order": order})
+        except ValueError as error:
+            if not _interactive(command):
+                raise
+            print(error)  # somebody who types may type again
+            continue
         for agent in env.agent_iter():
             observation, _, terminated, truncated, _ = env.last()
             if terminated or truncated:
@@ -98,6 +111,10 @@ def play(command: PlayCommand) -> int:
     return played
 
 
+def _interactive(command: PlayCommand) -> bool:
+    return not command.query and not command.random and sys.stdin.isatty()
+
+
 def _queries(opened: Opened, command: PlayCommand) -> Iterator[object]:
     if command.query:
         yield from command.query
@@ -106,9 +123,10 @@ def _queries(opened: Opened, command: PlayCommand) -> Iterator[object]:
 
         yield from evaluation_queries(opened.task, "test", command.random)
     else:
-        interactive = sys.stdin.isatty()
+        if _interactive(command):
+            print("Type a query and press return; Ctrl-D ends.")
         while True:
-            if interactive:
+            if _interactive(command):
                 print("query> ", end="", flush=True)
             line = sys.stdin.readline()
             if not line:

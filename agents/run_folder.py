@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import fields
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from agents.config import MAY_CHANGE_ON_RESUME, TrainConfig
 from agents.evaluation import Evaluated
-from agents.files import append_line, read_lines, write_json, write_text
+from agents.files import (
+    TEMPORARY,
+    append_line,
+    mend_folder,
+    read_lines,
+    write_folder,
+    write_json,
+    write_text,
+)
+from agents.guards import NonFiniteError
 from cory_env.records import EpisodeRecord
 
 PACKAGES = (
@@ -40,6 +54,8 @@ class RunFolder:
         self.config_file = path / "config.json"
         self.metrics_file = path / "metrics.jsonl"
         self.samples_file = path / "samples.jsonl"
+        self.warnings_file = path / "warnings.jsonl"
+        self.failed_batch = path / "failed_batch"
         self.checkpoints = path / "checkpoints"
         self.tensorboard = path / "tensorboard"
 
@@ -59,7 +75,8 @@ class RunFolder:
             raise ValueError(
                 f"out {self.path} holds another run; name a new folder, or go on with --resume"
             )
-        if self.path.exists() and any(self.path.iterdir()):
+        # What a process left that was killed while it claimed the folder does not count.
+        if self.path.exists() and any(not TEMPORARY.fullmatch(p.name) for p in self.path.iterdir()):
             raise ValueError(
                 f"out {self.path} must be a new or an empty folder, and it is not empty"
             )
@@ -71,8 +88,10 @@ class RunFolder:
             ValueError: if it cannot be made.
         """
         try:
-            self.checkpoints.mkdir(parents=True)
-            write_json(self.config_file, {**config.to_json(), "versions": versions()})
+            self.path.mkdir(parents=True, exist_ok=True)
+            mend_folder(self.path)
+            self._write_config(config)  # first: from now on the folder is one to resume
+            self.checkpoints.mkdir()
         except OSError as error:
             raise ValueError(f"out {self.path} cannot be written: {error.strerror}") from error
 
@@ -82,7 +101,41 @@ class RunFolder:
 
     def resume(self, config: TrainConfig) -> None:
         """Write down the settings that may have changed."""
-        write_json(self.config_file, {**config.to_json(), "versions": versions()})
+        self._write_config(config)
+
+    def _write_config(self, config: TrainConfig) -> None:
+        # Where this once went on is no setting of the run.
+        values = {**config.to_json(), "resume_from": None}
+        write_json(self.config_file, {**values, "versions": versions()})
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process out of a run that is being trained; a killed one lets go.
+
+        Raises:
+            ValueError: if another process trains in it.
+        """
+        if sys.platform == "win32":  # it locks no folders
+            yield
+            return
+        import fcntl
+
+        handle = os.open(self.path, os.O_RDONLY)
+        try:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(f"out {self.path} is being trained by another process") from error
+            except OSError:  # some network file systems have no locks
+                pass
+            yield
+        finally:
+            os.close(handle)
+
+    def mend(self) -> None:
+        """Clear up after a process that was killed while it wrote."""
+        for folder in (self.path, self.checkpoints, self.path / "final"):
+            mend_folder(folder)
 
     def _check_same(self, config: TrainConfig) -> None:
         if not self.config_file.is_file():
@@ -91,22 +144,59 @@ class RunFolder:
             stored = dict(json.loads(self.config_file.read_text(encoding="utf-8")))
         except (TypeError, ValueError) as error:
             raise ValueError(f"resume cannot read {self.config_file}: {error}") from error
-        given = config.to_json()
-        fixed = [f.name for f in fields(TrainConfig) if f.name not in MAY_CHANGE_ON_RESUME]
-        if config.learning_rate_schedule == "linear":
-            fixed.append("iterations")
-        for name in fixed:
-            if stored.get(name) != given[name]:
+        for name, value in fixed_settings(config).items():
+            if stored.get(name) != value:
                 raise ValueError(
-                    f"resume must keep {name}: the run has {stored.get(name)!r}, "
-                    f"got {given[name]!r}"
+                    f"resume must keep {name}: the run has {stored.get(name)!r}, got {value!r}"
                 )
+        try:
+            tempfile.TemporaryFile(dir=self.path).close()
+        except OSError as error:
+            raise ValueError(
+                f"out {self.path} cannot be written: {error.strerror}; the run in it is as it was"
+            ) from error
 
     def cut_after(self, iteration: int) -> None:
-        """Remove what was logged after an iteration: that work is done again."""
-        for file in (self.metrics_file, self.samples_file):
-            kept = [row for row in read_lines(file) if row["iteration"] <= iteration]
-            write_text(file, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in kept))
+        """Remove what was logged after an iteration: that work is done again.
+
+        Raises:
+            ValueError: if what was logged before is not whole; nothing has been removed then.
+        """
+        found = [row["iteration"] for row in _numbered(self.metrics_file)]
+        if (before := [i for i in found if i <= iteration]) != list(range(1, iteration + 1)):
+            lost = next((i for i, j in enumerate(before, start=1) if i != j), len(before) + 1)
+            raise ValueError(
+                f"resume needs iterations 1 to {iteration} in {self.metrics_file}, and {lost} is "
+                f"missing or damaged; an earlier checkpoint (--resume-from) may need less"
+            )
+        for file in (self.metrics_file, self.samples_file, self.warnings_file):
+            kept = [row for row in _numbered(file) if row["iteration"] <= iteration]
+            if file.exists() or kept:
+                write_text(file, "".join(json.dumps(r, ensure_ascii=False) + "\n" for r in kept))
+        if self.failed_batch.exists():
+            shutil.rmtree(self.failed_batch)
+
+    def sync_logs(self) -> None:
+        """Bring the logs to the disk, so that a checkpoint never outlives their lines."""
+        for file in (self.metrics_file, self.samples_file, self.warnings_file):
+            if file.is_file():
+                with file.open("rb") as opened:
+                    os.fsync(opened.fileno())
+
+    def log_warnings(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """Append what the guards name."""
+        for row in rows:
+            append_line(self.warnings_file, dict(row))
+
+    def save_failed_batch(self, error: NonFiniteError) -> None:
+        """Keep the minibatch whose loss or gradient was not finite."""
+
+        def fill(folder: Path) -> None:
+            tensors = {k: v.detach().cpu().contiguous() for k, v in error.batch.items()}
+            save_file(tensors, folder / "batch.safetensors")
+            write_json(folder / "about.json", {**error.about, "message": str(error)})
+
+        write_folder(self.failed_batch, fill)
 
     def log_metrics(self, values: Mapping[str, Any]) -> None:
         """Append an iteration to metrics.jsonl."""
@@ -155,6 +245,26 @@ class RunFolder:
             (self.path / name).read_text(encoding="utf-8")
         )
         return found
+
+
+def fixed_settings(config: TrainConfig) -> dict[str, Any]:
+    """The settings that a resumed run must share with what it goes on from."""
+    values = config.to_json()
+    fixed = {f.name: values[f.name] for f in fields(TrainConfig)}
+    free = set(MAY_CHANGE_ON_RESUME)
+    if config.learning_rate_schedule == "linear":
+        free.discard("iterations")
+    return {name: value for name, value in fixed.items() if name not in free}
+
+
+def _numbered(file: Path) -> list[dict[str, Any]]:
+    """The rows of a log up to the first that is not one."""
+    rows = []
+    for row in read_lines(file):
+        if not isinstance(row, dict) or type(row.get("iteration")) is not int:
+            break
+        rows.append(row)
+    return rows
 
 
 def sample_row(record: EpisodeRecord) -> dict[str, Any]:

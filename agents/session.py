@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 import yaml
@@ -79,11 +80,18 @@ def resolve_config(config: TrainConfig) -> tuple[TrainConfig, Task]:
     task = make_task(config.task, **_task_keywords(config))
     config = resolved(config, dict(task.training_defaults))
     changes = {
-        "model": config.model or task.default_model,
+        "model": _absolute(config.model or task.default_model),
+        "data": None if config.data is None else config.data.resolve(),
         "max_response_tokens": config.max_response_tokens or task.max_response_tokens,
         "max_prompt_tokens": config.max_prompt_tokens or task.max_prompt_tokens,
     }
     return TrainConfig(**{**vars(config), **changes}), task
+
+
+def _absolute(model: str) -> str:
+    """Folders by their whole path: a run is opened from other working directories too."""
+    names = [name.strip() for name in model.split(",")]
+    return ",".join(str(Path(n).resolve()) if Path(n).is_dir() else n for n in names)
 
 
 def _task_keywords(config: TrainConfig) -> dict[str, object]:
@@ -96,7 +104,7 @@ def _task_keywords(config: TrainConfig) -> dict[str, object]:
             raise ValueError(f"task_args must be name=value joined by commas, got {part!r}")
         try:
             keywords[name.strip()] = yaml.safe_load(value)
-        except yaml.YAMLError as error:
+        except Exception as error:  # YAML's readers of single values raise a dozen kinds
             raise ValueError(f"task_args must be name=value, got {part!r}") from error
     for name in ("data", "reward"):
         if getattr(config, name) is not None:

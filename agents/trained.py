@@ -39,6 +39,7 @@ def open_agents(
     config: TrainConfig,
     reference: str | None,
     which: str = "final",
+    measure_kl: bool = True,
 ) -> Opened:
     """Open the agents of a run, or one foreign model in every seat.
 
@@ -49,18 +50,19 @@ def open_agents(
         reference: model that KL is measured against; None: what the run started from, and for a
             foreign model none.
         which: "final" or "best" of a run.
+        measure_kl: load what a run started from; False where nobody looks at the KL.
 
     Raises:
         ValueError: if not exactly one of run and model is given, or something cannot be opened.
     """
     if (run is None) == (model is None):
-        raise ValueError("give either a run folder or a model, and not both")
+        raise ValueError("give either --run with a run folder or --model, and not both")
     if run is not None:
         config = replace(
             run_config(run), trust_remote_code=config.trust_remote_code, device=config.device
         )
         names = _trained_folders(run, which, config.agents_in_game)
-        reference = reference or config.model
+        reference = (reference or config.model) if measure_kl else None
     else:
         assert model is not None
         names = {f"agent_{i}": model for i in range(config.agents_in_game)}

@@ -71,6 +71,7 @@ def test_the_lengths_of_the_tasks_are_those_of_the_table() -> None:
         assert lengths[name] == f"{task.max_prompt_tokens}, {task.max_response_tokens}"
 
 
+@pytest.mark.case(63)
 def test_every_learner_has_a_page() -> None:
     for name in LEARNERS:
         assert f"--algorithm {name}" in text_of(f"docs/learners/{name}.md")

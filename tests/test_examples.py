@@ -61,12 +61,14 @@ def test_my_task_trains(tmp_path: Path) -> None:
     assert result.config.learning_rate == 2e-3  # the task's own
 
 
+@pytest.mark.case(57, 63)
 def test_stock_ppo_runs(capsys: pytest.CaptureFixture[str]) -> None:
     rows = stock_tianshou_ppo.main(iterations=1, episodes=4)
     assert [sorted(row) for row in rows] == [["agent_0", "agent_1"]]
     assert capsys.readouterr().out.startswith("1 {'agent_0': ")
 
 
+@pytest.mark.case(68)
 def test_every_example_is_tested() -> None:
     names = {path.stem for path in (ROOT / "examples").glob("*.py")}
     assert names == {"plain_env_loop", "my_reward", "my_task", "stock_tianshou_ppo"}

@@ -118,6 +118,7 @@ def _as_a_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
             del sys.modules[name]
 
 
+@pytest.mark.case(63, 68)
 @pytest.mark.slow
 @pytest.mark.usefixtures("_as_a_reader")
 @pytest.mark.parametrize("page", [page for page in PAGES if blocks(page)], ids=page_id)

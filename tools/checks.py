@@ -56,7 +56,7 @@ class Check:
     refused: bool = False
     open: str | None = None
 
-    def status(self, tests: Sequence[Test]) -> str:
+    def status(self, tests: Sequence[MarkedTest]) -> str:
         """The word of the page's first paragraph."""
         if self.open is not None:
             return "in part" if tests else "open"
@@ -64,7 +64,7 @@ class Check:
 
 
 @dataclass(frozen=True)
-class Test:
+class MarkedTest:
     """A test function and the file it is in, relative to the repository."""
 
     file: str
@@ -94,16 +94,16 @@ def read_checks(path: Path = DATA) -> dict[str, list[Check]]:
     return groups
 
 
-def read_marks(folder: Path = TESTS, root: Path = ROOT) -> dict[str, list[Test]]:
+def read_marks(folder: Path = TESTS, root: Path = ROOT) -> dict[str, list[MarkedTest]]:
     """The marked tests by id, in the order of files and lines."""
-    found: dict[str, list[Test]] = {}
+    found: dict[str, list[MarkedTest]] = {}
     for file in sorted(folder.rglob("test_*.py")):
         text = file.read_text(encoding="utf-8")
         if "mark.case(" not in text:
             continue
         for name, ids in _marked(ast.parse(text)):
             for key in ids:
-                test = Test(file.relative_to(root).as_posix(), name)
+                test = MarkedTest(file.relative_to(root).as_posix(), name)
                 if test not in found.setdefault(key, []):
                     found[key].append(test)
     return found
@@ -123,7 +123,7 @@ def _ids(decorator: ast.expr) -> list[str]:
     return [str(ast.literal_eval(argument)) for argument in decorator.args]
 
 
-def page(groups: Mapping[str, Sequence[Check]], marks: Mapping[str, Sequence[Test]]) -> str:
+def page(groups: Mapping[str, Sequence[Check]], marks: Mapping[str, Sequence[MarkedTest]]) -> str:
     """The Markdown page."""
     words = [c.status(marks.get(c.id, [])) for checks in groups.values() for c in checks]
     lines = [
@@ -143,7 +143,7 @@ def page(groups: Mapping[str, Sequence[Check]], marks: Mapping[str, Sequence[Tes
     return "\n".join(lines)
 
 
-def _row(check: Check, tests: Sequence[Test]) -> str:
+def _row(check: Check, tests: Sequence[MarkedTest]) -> str:
     links = ", ".join(f"[{test.name.removeprefix('test_')}](../{test.file})" for test in tests)
     holds = check.holds if check.open is None else f"{check.holds} *Open:* {check.open}".strip()
     cells = [check.id, check.fault, check.where, check.status(tests), holds, links or "–"]
@@ -151,7 +151,7 @@ def _row(check: Check, tests: Sequence[Test]) -> str:
 
 
 def problems(
-    groups: Mapping[str, Sequence[Check]], marks: Mapping[str, Sequence[Test]]
+    groups: Mapping[str, Sequence[Check]], marks: Mapping[str, Sequence[MarkedTest]]
 ) -> list[str]:
     """What is wrong with the rows and the marks, a sentence each."""
     checks = {check.id: check for rows in groups.values() for check in rows}

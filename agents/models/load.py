@@ -166,10 +166,13 @@ def _open(path: str, source: str, trust_remote_code: bool, *, local: bool) -> Lo
     return LoadedModel(model, tokenizer, text_tokenizer, source)
 
 
-def _end_ids(model: object, tokenizer: object) -> tuple[int, ...] | None:
+def _end_ids(model: object, tokenizer: Any) -> tuple[int, ...] | None:
     """All end tokens: the tokenizer's, and those its generation settings add."""
     own = getattr(tokenizer, "eos_token_id", None)
     more = getattr(getattr(model, "generation_config", None), "eos_token_id", None)
     listed = more if isinstance(more, list) else [more]
-    found = [i for i in (own, *listed) if i is not None]
+    # Generation settings often keep the end token of another vocabulary; one that the tokenizer
+    # does not know can never be drawn.
+    known = len(tokenizer)
+    found = [i for i in (own, *(i for i in listed if i is not None and i < known)) if i is not None]
     return tuple(dict.fromkeys(found)) or None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor
 
+from agents.checkpoint import _file_sum, _state_sum
 from agents.config import TrainConfig
 from agents.run_folder import RunFolder
 from agents.session import Session, build_session, resolve_config
@@ -99,6 +101,15 @@ def stopping_after(iteration: int) -> type[Training]:
     class Stopping(Training):
         def _log(self, number: int, row: Any, records: Any) -> None:
             super()._log(number, row, records)
-            self._stop = self._stop or number == iteration
+            if number == iteration:
+                self.stop.signal = signal.SIGINT
 
     return Stopping
+
+
+def reseal(path: Path) -> None:
+    """Give a changed checkpoint checksums that fit it."""
+    files = {f.name: _file_sum(f) for f in sorted(path.iterdir()) if f.name != "state.json"}
+    state = {**json.loads((path / "state.json").read_text()), "files": files}
+    state.pop("checksum", None)
+    (path / "state.json").write_text(json.dumps({**state, "checksum": _state_sum(state)}))

@@ -16,6 +16,8 @@ from safetensors.torch import load_file, save_file
 import agents
 import cory_env
 from agents.checkpoint import (
+    _state_sum,
+    capture,
     latest_checkpoint,
     load_checkpoint,
     prune_checkpoints,
@@ -28,6 +30,7 @@ from tests.agents.runs import (
     config,
     learner_state,
     lines,
+    reseal,
     session_of,
     stopping_after,
     training_of,
@@ -69,10 +72,11 @@ def assert_same_run(one: Path, two: Path) -> None:
         assert extra[0] == extra[1]
     states = [json.loads((r / "checkpoints/000006/state.json").read_text()) for r in (one, two)]
     for state in states:
-        del state["counters"]["seconds"]
+        del state["counters"]["seconds"], state["checksum"]
     assert states[0] == states[1]
 
 
+@pytest.mark.case(49, 50, 52)
 @pytest.mark.parametrize("k", [1, 2, 3, 4, 5])
 def test_an_interrupted_run_that_goes_on_is_the_uninterrupted_one(
     k: int, whole: Path, tmp_path: Path
@@ -109,6 +113,7 @@ def crashing_in(iteration: int, where: str) -> type[Training]:
     return Crashing
 
 
+@pytest.mark.case(50)
 @pytest.mark.parametrize("where", ["before its log", "after its log"])
 def test_after_a_crash_later_lines_are_cut_off_and_the_work_is_redone(
     where: str, whole: Path, tmp_path: Path
@@ -152,6 +157,7 @@ def test_a_folder_that_was_moved_can_be_resumed(whole: Path, tmp_path: Path) -> 
     assert_same_run(whole, tmp_path / "moved")
 
 
+@pytest.mark.case(49)
 @pytest.mark.parametrize("k", [1, 2])
 def test_runs_that_start_from_a_model_folder_resume_exactly(
     k: int, cory_run: TrainResult, run_of: Callable[..., TrainResult], tmp_path: Path
@@ -232,6 +238,7 @@ def saved(tmp_path: Path, cory_run: TrainResult) -> Path:
     return tmp_path / "000004"
 
 
+@pytest.mark.case(37, 51, "P14")
 def test_what_is_saved_is_what_is_loaded(saved: Path, tmp_path: Path) -> None:
     fresh = session_of()
     state = load_checkpoint(saved, fresh.learners)
@@ -240,7 +247,7 @@ def test_what_is_saved_is_what_is_loaded(saved: Path, tmp_path: Path) -> None:
         assert_same_tensors(
             dict(learner.actor.state_dict()), load_file(saved / f"{agent}.safetensors")
         )
-    again = save_checkpoint(tmp_path / "again", 4, fresh.learners, {"counters": 1})
+    again = save_checkpoint(tmp_path / "again", 4, capture(fresh.learners), {"counters": 1})
     for file in saved.glob("*.safetensors"):
         assert_same_tensors(load_file(file), load_file(again / file.name))
     for file in saved.glob("agent_?.json"):
@@ -249,6 +256,7 @@ def test_what_is_saved_is_what_is_loaded(saved: Path, tmp_path: Path) -> None:
     assert groups[0]["betas"] == (0.9, 0.999)  # a tuple again, as Adam wants it
 
 
+@pytest.mark.case(51)
 def test_the_adaptive_weight_is_restored(whole: Path) -> None:
     session = session_of(**LONG)
     load_checkpoint(whole / "checkpoints/000006", session.learners)
@@ -298,6 +306,47 @@ def lost_moment(path: Path) -> None:
     save_file(tensors, path / "agent_1.optimizer.safetensors")
 
 
+def flip_bit(name: str) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        data = bytearray((path / name).read_bytes())
+        data[-len(data) // 3] ^= 1
+        (path / name).write_bytes(data)
+
+    return change
+
+
+def sealed(change: Callable[[Path], None]) -> Callable[[Path], None]:
+    """The change, with checksums that fit it: what a forger would hand over."""
+
+    def forge(path: Path) -> None:
+        change(path)
+        reseal(path)
+
+    return forge
+
+
+def state_with(**values: Any) -> Callable[[Path], None]:
+    def change(path: Path) -> None:
+        state = json.loads((path / "state.json").read_text())
+        state = {**state, **values}
+        del state["checksum"]
+        state["checksum"] = _state_sum(state)
+        (path / "state.json").write_text(json.dumps(state))
+
+    return change
+
+
+def not_finite(path: Path) -> None:
+    tensors = load_file(path / "agent_1.safetensors")
+    next(iter(tensors.values())).view(-1)[0] = torch.nan
+    save_file(tensors, path / "agent_1.safetensors")
+
+
+def other_dtype(path: Path) -> None:
+    tensors = load_file(path / "agent_1.safetensors")
+    save_file({k: v.double() for k, v in tensors.items()}, path / "agent_1.safetensors")
+
+
 BROKEN: dict[str, Callable[[Path], None]] = {
     "truncated weights": truncate("agent_1.safetensors"),
     "truncated optimizer": truncate("agent_1.optimizer.safetensors"),
@@ -308,10 +357,27 @@ BROKEN: dict[str, Callable[[Path], None]] = {
     "no state": remove("state.json"),
     "no numbers": remove("agent_1.json"),
     "empty weights": write("agent_1.safetensors", ""),
-    "another model": foreign,
-    "another optimizer": foreign_optimizer,
-    "a lost moment": lost_moment,
-    "another format": write("state.json", '{"format": 99, "iteration": 4}'),
+    "another model": sealed(foreign),
+    "another optimizer": sealed(foreign_optimizer),
+    "a lost moment": sealed(lost_moment),
+    "another format": state_with(format=99),
+    "another iteration": state_with(iteration=3),
+    "an iteration that is no number": state_with(iteration="4"),
+    "a file elsewhere": state_with(files={"../latest": "0"}),
+    "nested state": write("state.json", "[" * 100_000),
+    "other types": sealed(other_dtype),
+    "weights that are not finite": sealed(not_finite),
+    "forged numbers": sealed(write("agent_1.json", "[1]")),
+    "forged groups": sealed(write("agent_1.json", '{"kl_coef": 0.1, "param_groups": [1]}')),
+    **{
+        f"a flipped bit in {name}": flip_bit(name)
+        for name in (
+            "agent_0.safetensors",
+            "agent_1.optimizer.safetensors",
+            "agent_0.json",
+            "state.json",
+        )
+    },
     "a list for a state": write("state.json", "[1]"),
     "a list for numbers": write("agent_1.json", "[1]"),
     "a state without iteration": write("state.json", '{"format": 1}'),
@@ -319,12 +385,15 @@ BROKEN: dict[str, Callable[[Path], None]] = {
 }
 
 
+@pytest.mark.case(51)
 @pytest.mark.parametrize("what", BROKEN)
 def test_a_broken_checkpoint_is_refused_and_changes_no_learner(what: str, saved: Path) -> None:
     BROKEN[what](saved)
     session = session_of()
     before = learner_state(session)
-    with pytest.raises(ValueError, match=r"checkpoint .*000004 cannot be used: "):
+    with pytest.raises(
+        ValueError, match=r"checkpoint .*000004 cannot be used: .*there is no other checkpoint"
+    ):
         load_checkpoint(saved, session.learners)
     assert_same_tensors(before, learner_state(session))
     assert [x.kl_controller.coef for x in session.learners.values()] == [
@@ -333,22 +402,33 @@ def test_a_broken_checkpoint_is_refused_and_changes_no_learner(what: str, saved:
     ]
 
 
-def test_a_state_without_counters_is_refused_when_a_run_resumes(
-    cory_run: TrainResult, tmp_path: Path
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"counters": None},
+        {"counters": {"steps": 1}},
+        {"query_position": -1},
+        {"query_position": "x"},
+        {"best": 3},
+        {"guards": {}},
+    ],
+    ids=str,
+)
+def test_a_forged_state_is_refused_when_a_run_resumes(
+    values: dict[str, Any], cory_run: TrainResult, tmp_path: Path
 ) -> None:
     shutil.copytree(cory_run.out, tmp_path / "run")
-    path = tmp_path / "run/checkpoints/000004/state.json"
-    path.write_text('{"format": 1, "iteration": 4}')
-    with pytest.raises(ValueError, match="checkpoint"):
+    state_with(**values)(tmp_path / "run/checkpoints/000004")
+    with pytest.raises(ValueError, match=r"checkpoint .*000004 cannot be used: .*resume-from 2"):
         train(config(tmp_path / "run", resume=True, tensorboard=True))
 
 
 def test_latest_semantics(tmp_path: Path) -> None:
     assert latest_checkpoint(tmp_path) is None
     session = session_of()
-    save_checkpoint(tmp_path, 3, session.learners, {})
+    save_checkpoint(tmp_path, 3, capture(session.learners), {})
     assert latest_checkpoint(tmp_path) == tmp_path / "000003"
-    save_checkpoint(tmp_path, 12, session.learners, {})
+    save_checkpoint(tmp_path, 12, capture(session.learners), {})
     assert (tmp_path / "latest").read_text() == "000012\n"
     # The pointer decides, not the highest number: a newer folder may be of a run that died.
     (tmp_path / "latest").write_text("000003\n")
@@ -360,9 +440,9 @@ def test_latest_semantics(tmp_path: Path) -> None:
 
 def test_saving_the_same_iteration_again_replaces_it(tmp_path: Path) -> None:
     session = session_of()
-    save_checkpoint(tmp_path, 3, session.learners, {"note": "old"})
+    save_checkpoint(tmp_path, 3, capture(session.learners), {"note": "old"})
     (tmp_path / "000003/stray").write_text("x")
-    save_checkpoint(tmp_path, 3, session.learners, {"note": "new"})
+    save_checkpoint(tmp_path, 3, capture(session.learners), {"note": "new"})
     assert json.loads((tmp_path / "000003/state.json").read_text())["note"] == "new"
     assert not (tmp_path / "000003/stray").exists()
     assert sorted(p.name for p in tmp_path.iterdir()) == ["000003", "latest"]
@@ -388,7 +468,7 @@ def test_a_failed_write_leaves_the_old_checkpoint_and_nothing_else(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session: Session = session_of()
-    save_checkpoint(tmp_path, 1, session.learners, {})
+    save_checkpoint(tmp_path, 1, capture(session.learners), {})
 
     def full_disk(*args: Any, **kwargs: Any) -> None:
         raise OSError("no space left")
@@ -396,7 +476,7 @@ def test_a_failed_write_leaves_the_old_checkpoint_and_nothing_else(
     monkeypatch.setattr("agents.checkpoint.save_file", full_disk)
     for number in (1, 2):
         with pytest.raises(OSError, match="no space"):
-            save_checkpoint(tmp_path, number, session.learners, {})
+            save_checkpoint(tmp_path, number, capture(session.learners), {})
     assert latest_checkpoint(tmp_path) == tmp_path / "000001"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["000001", "latest"]
     load_checkpoint(tmp_path / "000001", session.learners)

@@ -66,6 +66,7 @@ BAD: list[tuple[str, Any]] = [
 ]
 
 
+@pytest.mark.case(40)
 @pytest.mark.parametrize(("name", "value"), BAD)
 def test_a_bad_value_is_refused_by_name(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=rf"^{name} must .*got {value!r}".replace("'", ".")):
@@ -170,6 +171,7 @@ def test_a_file_value_of_the_wrong_kind_is_refused_by_name(name: str, value: Any
         from_mapping({name: value})
 
 
+@pytest.mark.case(5)
 @pytest.mark.parametrize("name", ["learning_rte", "Method", "", "versions"])
 def test_an_unknown_setting_is_refused_by_name(name: str) -> None:
     with pytest.raises(ValueError, match=rf"setting '{name}' is not known"):
@@ -194,3 +196,45 @@ def test_the_papers_numbers() -> None:
     assert (imdb["learning_rate"], imdb["batch_size"], imdb["kl_coef"]) == (1.41e-5, 512, 0.3)
     assert (gsm8k["learning_rate"], gsm8k["batch_size"], gsm8k["kl_coef"]) == (1e-4, 64, 0.01)
     assert imdb["vf_coef"] == gsm8k["vf_coef"] == 0.05
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "words"),
+    [
+        ("iterations", 2.5, "a whole number"),
+        ("iterations", True, "a whole number"),
+        ("seed", "a", "a whole number"),
+        ("seed", None, "a whole number"),
+        ("learning_rate", "1e-3", "a number"),
+        ("learning_rate", False, "a number"),
+        ("task", 3, "text"),
+        ("dtype", None, "text"),
+        ("progress", 1, "True or False"),
+        ("out", 3, "a path"),
+    ],
+)
+def test_a_value_of_another_type_is_refused_from_python(name: str, value: Any, words: str) -> None:
+    with pytest.raises(ValueError, match=rf"^{name} must be {words}, got "):
+        TrainConfig(**{name: value})
+
+
+def test_paths_may_be_text() -> None:
+    assert TrainConfig(out="runs/a", data="b.txt") == TrainConfig(
+        out=Path("runs/a"), data=Path("b.txt")
+    )
+
+
+def test_an_adaptive_weight_must_not_begin_at_zero() -> None:
+    with pytest.raises(ValueError, match="kl_coef must be positive where kl_target adapts it"):
+        TrainConfig(kl_coef=0.0, kl_target=1.0)
+
+
+def test_resume_from_needs_resume() -> None:
+    with pytest.raises(ValueError, match="resume_from needs resume"):
+        TrainConfig(resume_from=3)
+
+
+@pytest.mark.parametrize("name", ["guard_length", "guard_entropy", "guard_repetition"])
+def test_shares_are_shares(name: str) -> None:
+    with pytest.raises(ValueError, match=rf"{name} must be in \[0, 1\], got 1.5"):
+        TrainConfig(**{name: 1.5})

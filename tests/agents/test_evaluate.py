@@ -99,8 +99,8 @@ def failing(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ([], "give either a run folder or a model"),
-        (["--run", "a", "--model", "b"], "give either a run folder or a model"),
+        ([], "give either --run with a run folder or --model"),
+        (["--run", "a", "--model", "b"], "give either --run with a run folder or --model"),
         (["--run", "nowhere"], "must be a run folder with a config.json"),
         (["--model", "./nowhere", "--task", "target"], "there is no such folder"),
         (["--model", "builtin:target", "--task", "riddles"], "unknown task"),

@@ -159,6 +159,7 @@ def stock_gradients(session: Session, order: Sequence[str], mixing: str) -> Any:
     return found
 
 
+@pytest.mark.case(57)
 @pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize(("method", "mixing"), [("cory", "sum"), ("cory_own_reward", "own")])
 def test_stock_ppo_has_the_same_loss_and_gradients(

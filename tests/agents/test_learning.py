@@ -10,6 +10,7 @@ from agents.config import TrainConfig
 from agents.train import train
 
 
+@pytest.mark.case(58)
 @pytest.mark.slow
 @pytest.mark.parametrize("method", ["solo", "cory"])
 def test_held_out_scores_rise(method: str, tmp_path: Path) -> None:

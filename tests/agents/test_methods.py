@@ -74,6 +74,7 @@ def test_every_method_is_tried() -> None:
     assert {m for m, _ in CASES} == set(METHODS) == {*W, "placebo_sum"}
 
 
+@pytest.mark.case(46)
 @pytest.mark.parametrize(("method", "n"), [c for c in CASES if c[0] != "placebo_sum"])
 def test_payoffs_are_the_mixing_of_the_recorded_scores(
     method: str, n: int, play: Callable[[str, int], list[list[dict[str, Any]]]]

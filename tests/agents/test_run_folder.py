@@ -70,6 +70,7 @@ def test_all_files_are_there(cory_run: TrainResult) -> None:
     assert (out / "curves.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.case(56, 72)
 def test_metrics_have_their_names_and_types(cory_run: TrainResult) -> None:
     rows = lines(cory_run.out / "metrics.jsonl")
     assert rows == cory_run.metrics
@@ -101,6 +102,7 @@ def test_metrics_have_their_names_and_types(cory_run: TrainResult) -> None:
             assert 0 < row[f"{agent}/entropy"] <= math.log(12)
 
 
+@pytest.mark.case(72)
 def test_counters_add_up(cory_run: TrainResult) -> None:
     # Four episodes of two responses; minibatches of 3 and 1, two passes, two agents.
     for i, row in enumerate(cory_run.metrics, start=1):
@@ -115,6 +117,7 @@ def test_counters_add_up(cory_run: TrainResult) -> None:
     assert seconds == sorted(seconds) and seconds[0] > 0
 
 
+@pytest.mark.case(56, 67)
 def test_metrics_are_the_means_of_the_samples(cory_run: TrainResult) -> None:
     samples = lines(cory_run.out / "samples.jsonl")  # all episodes of these runs
     for row in cory_run.metrics:

@@ -44,6 +44,7 @@ def tokens(sampled: Sampled, row: int) -> list[int]:
     return [t for t in sampled.response_ids[row].tolist() if t >= 0]
 
 
+@pytest.mark.case(1, 9)
 @FAMILIES
 @PRECISIONS
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
@@ -91,6 +92,7 @@ def test_the_examples_hold_early_ends_and_cut_responses() -> None:
     assert len(lengths) >= 3 and WIDTH in lengths
 
 
+@pytest.mark.case(12, 15)
 @FAMILIES
 @PRECISIONS
 def test_a_row_alone_equals_the_same_row_in_a_ragged_batch(
@@ -128,6 +130,7 @@ def test_the_same_numbers_give_the_same_response_and_others_another() -> None:
     assert not torch.equal(one.response_ids, other.response_ids)
 
 
+@pytest.mark.case(59)
 def test_sampling_reads_no_global_generator() -> None:
     actor = tiny_actor()
     torch.manual_seed(0)
@@ -139,6 +142,7 @@ def test_sampling_reads_no_global_generator() -> None:
     assert torch.equal(before, torch.get_rng_state())
 
 
+@pytest.mark.case(17)
 def test_a_response_ends_with_the_first_of_several_end_tokens() -> None:
     # Every token ends: all responses have one token, and it is kept.
     sampled = sample(
@@ -149,11 +153,13 @@ def test_a_response_ends_with_the_first_of_several_end_tokens() -> None:
     assert sampled.hidden.shape == (len(PROMPTS), WIDTH, 16)
 
 
+@pytest.mark.case(17)
 def test_without_an_end_every_response_is_cut_at_the_limit() -> None:
     sampled = sample(tiny_actor(), padded(PROMPTS, 5), uniforms(), end_ids=(), temperature=1.0)
     assert bool(sampled.mask.all())
 
 
+@pytest.mark.case(7, 9)
 @FAMILIES
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
 def test_the_ratio_is_one_before_an_update(family: str, tied: bool, temperature: float) -> None:
@@ -173,6 +179,7 @@ def test_the_ratio_is_one_before_an_update(family: str, tied: bool, temperature:
 # measure
 
 
+@pytest.mark.case(6)
 @FAMILIES
 @PRECISIONS
 @pytest.mark.parametrize("temperature", [1.0, 1.7])
@@ -225,6 +232,7 @@ def test_the_chunks_of_measure_do_not_show(monkeypatch: pytest.MonkeyPatch) -> N
         assert torch.allclose(getattr(whole, name), getattr(parts, name), atol=1e-12, rtol=0)
 
 
+@pytest.mark.case(2, 3)
 @PRECISIONS
 def test_the_kl_is_zero_when_the_policy_is_the_reference(dtype: torch.dtype, atol: float) -> None:
     actor = tiny_actor(dtype=dtype)

@@ -154,6 +154,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Watching:
     return training
 
 
+@pytest.mark.case(35)
 def test_an_exchange_moves_no_number(watched: Watching) -> None:
     # Interval 2: iterations 3, 5, 7, ... (places 2, 4, 6, ...) begin with an exchange.
     for place in (2, 4, 6):
@@ -164,10 +165,12 @@ def test_an_exchange_moves_no_number(watched: Watching) -> None:
     assert not torch.equal(watched.after[2][name], watched.after[4][name])
 
 
+@pytest.mark.case(35)
 def test_an_exchange_rebuilds_no_part(watched: Watching) -> None:
     assert all(parts == watched.parts[0] for parts in watched.parts)
 
 
+@pytest.mark.case("P9")
 def test_each_training_query_once_a_pass_although_the_collector_resets_twice(
     watched: Watching,
 ) -> None:

@@ -51,6 +51,7 @@ def started(**settings: Any) -> CoryEnv:
 # PettingZoo's own tests
 
 
+@pytest.mark.case(60)
 @every_task
 @every_game
 @pytest.mark.parametrize("n_agents", [1, 2, 3])
@@ -60,6 +61,7 @@ def test_pettingzoo_api(task: str, action_level: str, n_agents: int) -> None:
     api_test(cory_v0.raw_env(task, **settings), num_cycles=40)
 
 
+@pytest.mark.case(61)
 @every_task
 @every_game
 @pytest.mark.parametrize("role_schedule", ["fixed", "alternate", "random"])
@@ -76,6 +78,7 @@ def test_pettingzoo_render(
     assert "Query: " in capsys.readouterr().out
 
 
+@pytest.mark.case(62)
 @every_task
 @every_game
 def test_pettingzoo_turn_based_parallel(task: str, action_level: str) -> None:
@@ -84,6 +87,7 @@ def test_pettingzoo_turn_based_parallel(task: str, action_level: str) -> None:
     )
 
 
+@pytest.mark.case(62)
 def test_the_ordinary_parallel_conversion_is_refused() -> None:
     # case 62: agents do not move at once here, so the flag says so
     with pytest.raises(AssertionError, match="is_parallelizable"):
@@ -128,6 +132,7 @@ def test_metadata() -> None:
     assert str(env()) == "cory_v0"
 
 
+@pytest.mark.case(59)
 @every_game
 def test_spaces_are_equal_for_all_agents_but_each_has_its_own(action_level: str) -> None:
     made = env(action_level=action_level)
@@ -158,6 +163,7 @@ def test_wrong_settings_are_refused_when_made(settings: dict[str, Any], message:
 # Playing
 
 
+@pytest.mark.case(66)
 def test_an_episode_step_by_step() -> None:
     game = started()
     assert game.agent_selection == A0
@@ -178,6 +184,7 @@ def test_an_episode_step_by_step() -> None:
     assert game.infos[A1]["score"] == 0.0
 
 
+@pytest.mark.case(54, 56, 60)
 def test_both_agents_read_their_last_reward_then_leave_and_never_return() -> None:
     # cases 54, 56, 60: the terminal reward is readable through last() by each, then None steps
     game = started()
@@ -214,6 +221,7 @@ def test_python_bools_and_floats_at_every_step(action_level: str) -> None:
         game.step(None if terminated else game.action_space(agent).sample())
 
 
+@pytest.mark.case(55)
 def test_step_rewards_and_cumulative_rewards_give_one_return() -> None:
     # case 55
     game = started()
@@ -228,6 +236,7 @@ def test_step_rewards_and_cumulative_rewards_give_one_return() -> None:
     assert stepwise == cumulative == {A0: 2.0, A1: 2.0}
 
 
+@pytest.mark.case(21)
 def test_a_response_cut_by_the_limit_ends_the_turn_as_a_termination() -> None:
     game = started()
     play(game, "a b c", "a b </s>")
@@ -302,6 +311,7 @@ def test_a_broken_reward_is_named() -> None:
         play(game, "b", "a")
 
 
+@pytest.mark.case(66, 67)
 @pytest.mark.parametrize(
     ("mixing", "paid"),
     [
@@ -366,6 +376,7 @@ def test_alternate_rotates_every_episode() -> None:
     assert firsts == [A0, A1, "agent_2", A0, A1]
 
 
+@pytest.mark.case(59, 61)
 @pytest.mark.parametrize("role_schedule", ["fixed", "alternate", "random"])
 def test_the_same_seed_gives_the_same_queries_and_orders(role_schedule: str) -> None:
     # cases 59 and 61: everything that is drawn comes from the seed
@@ -390,6 +401,7 @@ def test_each_query_comes_once_per_pass() -> None:
     assert sorted(seen) == list(range(108))
 
 
+@pytest.mark.case("P9")
 @pytest.mark.parametrize("role_schedule", ["fixed", "alternate", "random"])
 def test_resetting_an_untouched_episode_keeps_it(role_schedule: str) -> None:
     once, twice = (cory_v0.raw_env(role_schedule=role_schedule) for _ in range(2))

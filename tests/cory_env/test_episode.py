@@ -156,6 +156,7 @@ def test_other_scores_in_the_mixing_replace_those_of_the_other_seats_only() -> N
     assert [turn.score for turn in game.turns] == [1.0, 2.0]
 
 
+@pytest.mark.case(66)
 def test_a_pioneers_info_is_there_from_the_first_moment() -> None:
     # case 66; and the keys are the same at every moment, with fixed types
     game = episode()

@@ -15,6 +15,7 @@ from cory_env.mixing import MIXINGS, mixing
 SCORES = np.array([1.0, 0.5, -2.0])
 
 
+@pytest.mark.case(46)
 @pytest.mark.parametrize(
     ("spec", "payoffs"),
     [

@@ -47,6 +47,7 @@ def test_a_prompt_that_fits_is_not_touched() -> None:
     assert prompt == Prompt("a d | b c e |", (TOKEN["<s>"], *ids("a d | b c e |")), 0)
 
 
+@pytest.mark.case(27)
 def test_the_left_part_of_the_reference_goes_first() -> None:
     prompt = builder(7).build("observer", AD, ("b c e",))
     assert (prompt.text, prompt.dropped_tokens) == ("a d | c e |", 1)

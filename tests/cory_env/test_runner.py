@@ -38,7 +38,7 @@ def begun(queries: Sequence[Query], rng: int | None = None, **kwargs: Any) -> Lo
 
 @settings(max_examples=25)
 @given(data=st.data())
-@pytest.mark.parametrize("mixing", MIXINGS, ids=str)
+@pytest.mark.parametrize("mixing", MIXINGS, ids=lambda m: getattr(m, "__name__", m))
 @pytest.mark.parametrize("n_agents", [1, 2, 3])
 @pytest.mark.parametrize("action_level", ["response", "token"])
 def test_it_equals_single_environments_bit_for_bit(

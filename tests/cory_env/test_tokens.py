@@ -52,16 +52,19 @@ def test_vocabulary_size_is_the_largest_id_plus_one() -> None:
     assert as_tokenizer(words()).vocab_size == 10  # six words, but "c" is number 9
 
 
+@pytest.mark.case(30)
 @pytest.mark.parametrize("template", ["<s> $A", "<s> $A </s>", "$A </s>", "$A", None])
 def test_a_prompt_has_the_tokens_at_the_front_and_no_end_token(template: str | None) -> None:
     begin = [0] if template and "<s>" in template else []
     assert as_tokenizer(words(template)).encode_prompt("a b") == [*begin, 3, 4]
 
 
+@pytest.mark.case(30)
 def test_a_begin_token_that_the_text_spells_out_is_not_doubled() -> None:
     assert as_tokenizer(words()).encode_prompt("<s> a b") == [0, 3, 4]
 
 
+@pytest.mark.case(16, 30)
 def test_a_begin_token_equal_to_the_end_token_stays() -> None:
     # as in GPT-2's family: <s> is used for both
     assert as_tokenizer(words("<s> $A"), end_ids=[0]).encode_prompt("a") == [0, 3]
@@ -192,6 +195,7 @@ def test_an_added_token_counts_for_the_vocabulary() -> None:
     assert as_tokenizer(tokenizer).vocab_size == 3
 
 
+@pytest.mark.case(16)
 def test_padding_is_on_the_left_and_minus_one() -> None:
     padded = pad_left([5, 0, 7], 5)
     assert padded.tolist() == [-1, -1, 5, 0, 7]
@@ -209,6 +213,7 @@ def test_too_many_tokens_are_refused() -> None:
         pad_left([1, 2, 3], 2)
 
 
+@pytest.mark.case(16, 18)
 @pytest.mark.parametrize(
     ("action", "kept"),
     [

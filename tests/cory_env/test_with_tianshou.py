@@ -53,11 +53,13 @@ def stream(seed: int) -> list[tuple[str, str]]:
     return dealt
 
 
+@pytest.mark.case("P9", 59)
 def test_the_stock_collector_skips_no_query_and_no_role() -> None:
     _, dealt = collected(seed=7)
     assert dealt == [stream(7 + env) for env in range(N_ENVS)]
 
 
+@pytest.mark.case(57, 59)
 def test_what_is_stored_is_what_is_seen_and_the_same_seed_gives_it_again() -> None:
     first, second = collected(seed=1)[0], collected(seed=1)[0]
     assert first.obs.obs.dtype == np.int64

@@ -39,6 +39,7 @@ def credit(rewards: list[list[float]], actors: list[int]) -> tuple[list[list[flo
 # Known answers.
 
 
+@pytest.mark.case(54)
 @pytest.mark.parametrize("order", list(permutations(range(2))))
 def test_two_agents_one_step_each(order: tuple[int, ...]) -> None:
     # Both are paid at the second step, agent 0 gets 3 and agent 1 gets 5, whoever goes first.
@@ -159,6 +160,7 @@ def weights(name: str, n: int) -> Floats:
     }[name]
 
 
+@pytest.mark.case("P13", 54)
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize(
     "order", [*permutations(range(2)), *permutations(range(3))], ids=lambda o: "".join(map(str, o))
@@ -217,6 +219,7 @@ def token_envs(n_envs: int) -> DummyVectorEnv:
     return DummyVectorEnv([make for _ in range(n_envs)])
 
 
+@pytest.mark.case("P13", 54)
 def test_token_level_through_the_stock_environment_and_collector() -> None:
     env = token_envs(3)
     env.seed(0)
@@ -248,6 +251,7 @@ def test_token_level_through_the_stock_environment_and_collector() -> None:
 # The stock library without the hook. If these fail, Tianshou has changed, and the hook may go.
 
 
+@pytest.mark.case("P13")
 def test_stock_collector_pays_the_pioneer_nothing() -> None:
     rules = GameRules.make("target", reward=lambda queries, responses: [1.0] * len(responses))
     env = ResponseVectorEnv(LockStepRunner(rules), 3)
@@ -290,6 +294,7 @@ class Constant(torch.nn.Module):
         return self.value * torch.ones(len(ids), 1)
 
 
+@pytest.mark.case("P13")
 @pytest.mark.parametrize("hook", [False, True])
 def test_stock_multi_agent_ppo_needs_the_hook(hook: bool) -> None:
     def make() -> PettingZooEnv:

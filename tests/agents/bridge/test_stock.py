@@ -62,6 +62,7 @@ def gradients(actor: ActorCritic) -> Tensor:
     return torch.cat([g.flatten() for g in found]).double()
 
 
+@pytest.mark.case(57)
 @pytest.mark.parametrize("gae_lambda", [1.0, 0.8])
 def test_stock_ppo_at_token_level_has_our_loss_and_gradient(gae_lambda: float) -> None:
     # The conventions of equality: gamma 1, same lambda, no KL, no entropy bonus, one minibatch,
@@ -130,6 +131,7 @@ def test_seeded_puts_the_global_generators_back() -> None:
     assert drawn(0, "a", 2) != first and drawn(1, "a", 1) != first and drawn(0, "b", 1) != first
 
 
+@pytest.mark.case(59)
 def test_stock_training_is_a_function_of_its_seed() -> None:
     def rewards(seed: int) -> list[dict[str, float]]:
         session = session_of()

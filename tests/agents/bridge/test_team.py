@@ -43,6 +43,7 @@ def test_three_agents_have_three_seats(tmp_path: Path) -> None:
     assert [r.seat for r in training.session.team.rollouts.values()] == [0, 1, 2]
 
 
+@pytest.mark.case(25)
 def test_rollouts_are_the_records_of_the_same_episodes(trained: Training) -> None:
     session = trained.session
     records = session.env.records()
@@ -58,6 +59,7 @@ def test_rollouts_are_the_records_of_the_same_episodes(trained: Training) -> Non
             assert rollout.payoffs[row].item() == turn.payoff
 
 
+@pytest.mark.case(31)
 def test_recorded_log_probs_belong_to_the_recorded_tokens() -> None:
     session = session_of()
     batch = played(session)
@@ -87,6 +89,7 @@ def played(session: Session) -> Batch:
     return batch
 
 
+@pytest.mark.case(52)
 def test_each_row_is_drawn_from_its_own_stream() -> None:
     session = session_of()
     batch = played(session)
@@ -182,6 +185,7 @@ THREE = [Query("a b", answer="a"), Query("b c", answer="b"), Query("c d", answer
 SAY_A = np.array([6, 2, -1])  # "a" and the end
 
 
+@pytest.mark.case("P9")
 def test_a_reset_uses_up_no_query_and_keeps_the_order() -> None:
     env = env_of()
     env.begin(THREE, ["agent_1", "agent_0"])
@@ -192,6 +196,7 @@ def test_a_reset_uses_up_no_query_and_keeps_the_order() -> None:
     assert [i["episode"] for i in infos] == [2, 0]
 
 
+@pytest.mark.case(56)
 def test_rewards_are_columns_of_agents_and_one_call_scores_all() -> None:
     calls: list[int] = []
 
@@ -226,6 +231,7 @@ def test_a_batch_of_another_size_is_refused() -> None:
         env_of().begin(THREE[:2], ["agent_0", "agent_1"])
 
 
+@pytest.mark.case("P9")
 def test_the_collectors_last_reset_leaves_the_records(trained: Training) -> None:
     # The Collector has reset every environment after the last episode; the records are still there.
     env = trained.session.env

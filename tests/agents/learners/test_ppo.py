@@ -30,6 +30,7 @@ ESTIMATORS = ["exact", "k1", "k3", "reference"]
 # Where the KL enters the rewards.
 
 
+@pytest.mark.case(38)
 @pytest.mark.parametrize(
     ("estimator", "expected"),
     [
@@ -91,6 +92,7 @@ def test_whitening_over_the_batch_says_what_it_divided_by() -> None:
 # Where it enters the loss.
 
 
+@pytest.mark.case(38)
 def test_penalty_in_the_loss_by_hand() -> None:
     # The reference (zero hidden states) is uniform over three. The policy is (1/2, 1/4, 1/4) at
     # the three tokens that count: KL = log 3 - 1.5 log 2. Weight 0.5 over sigma 2.
@@ -206,6 +208,7 @@ def true_gradients(learner: PPO) -> tuple[Tensor, Tensor]:
     return reward, gradient(learner, (probabilities * kl).sum())
 
 
+@pytest.mark.case(39)
 @pytest.mark.parametrize("estimator", ["exact", "k1"])
 def test_exact_and_k1_have_the_gradient_of_the_definition(estimator: str) -> None:
     learner = toy_learner(kl_estimator=estimator, **STRICT)
@@ -216,6 +219,7 @@ def test_exact_and_k1_have_the_gradient_of_the_definition(estimator: str) -> Non
     assert torch.allclose(-got, true, atol=1e-10, rtol=0)
 
 
+@pytest.mark.case(39)
 def test_reference_misses_the_kl_of_the_current_token() -> None:
     learner = toy_learner(kl_estimator="reference", **STRICT)
     reward, kl = true_gradients(learner)
@@ -228,6 +232,7 @@ def test_reference_misses_the_kl_of_the_current_token() -> None:
     assert not torch.allclose(-got, reward - 0.5 * kl, atol=1e-3, rtol=0)
 
 
+@pytest.mark.case(39)
 def test_k3_has_the_forward_kl_of_the_current_token() -> None:
     # Expectation over the drawn token of the gradient of k3 is that of KL(reference || policy).
     learner = toy_learner(kl_estimator="k3", **STRICT)
@@ -252,6 +257,7 @@ def test_without_weight_every_estimator_is_the_plain_policy_gradient(estimator: 
 # The plumbing of an update.
 
 
+@pytest.mark.case(33, 35)
 def test_an_update_counts_its_steps_and_moves_only_its_own_parameters() -> None:
     learner = toy_learner(update_epochs=2, kl_estimator="exact")
     frozen = [p.clone() for p in learner.reference.parameters()]
@@ -267,6 +273,7 @@ def test_an_update_counts_its_steps_and_moves_only_its_own_parameters() -> None:
     assert all(moved)
 
 
+@pytest.mark.case(9)
 def test_the_first_step_reports_that_nothing_has_moved() -> None:
     learner = toy_learner()
     learner.set_iteration(1, 1)
@@ -309,6 +316,7 @@ def test_the_linear_schedule_falls_to_zero_after_the_last_iteration() -> None:
     assert rates == pytest.approx([0.8, 0.6, 0.4, 0.2])
 
 
+@pytest.mark.case(32)
 def test_the_reference_is_no_part_of_the_learners_state() -> None:
     learner = toy_learner()
     reference = {id(p) for p in learner.reference.parameters()}

@@ -15,6 +15,7 @@ P = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64)
 Q = torch.tensor([0.25, 0.25, 0.5], dtype=torch.float64)
 
 
+@pytest.mark.case(6)
 def test_full_kl_by_hand() -> None:
     # 1/2 log 2 + 1/4 log 1 + 1/4 log 1/2 = 1/4 log 2.
     assert full_kl(P.log(), Q.log()).item() == pytest.approx(0.25 * math.log(2), abs=1e-12)
@@ -34,6 +35,7 @@ def test_k1_and_k3_by_hand() -> None:
     assert k3(logprobs, reference).item() == pytest.approx(math.log(2) - 0.5)
 
 
+@pytest.mark.case(39)
 def test_k1_and_k3_have_the_full_kl_as_their_mean() -> None:
     full = full_kl(P.log(), Q.log()).item()
     for estimate in (k1, k3):
@@ -45,6 +47,7 @@ def logits_of(seed: int) -> torch.Tensor:
     return torch.randn(3, generator=generator, dtype=torch.float64)
 
 
+@pytest.mark.case(39)
 @given(seed=st.integers(0, 10**6))
 def test_gradient_of_full_kl_is_that_of_its_definition(seed: int) -> None:
     # d KL / d logit_j = p_j (log p_j - log q_j - KL), on three tokens.
@@ -60,6 +63,7 @@ def test_gradient_of_full_kl_is_that_of_its_definition(seed: int) -> None:
     assert full_kl(log_p, reference).item() == pytest.approx(definition.item(), abs=1e-15)
 
 
+@pytest.mark.case(1)
 @given(seed=st.integers(0, 10**6), scale=st.floats(0, 1e-6))
 def test_full_kl_is_never_negative_and_zero_for_equals(seed: int, scale: float) -> None:
     # In float32 and near equality rounding alone would make many of these negative.
@@ -88,6 +92,7 @@ def test_k3_is_never_negative(difference: float) -> None:
     assert value.item() >= 0.0
 
 
+@pytest.mark.case(40)
 def test_controller_by_hand() -> None:
     # Error clip(9 / 6 - 1) = +0.2; 500 responses of a horizon of 10,000: 0.3 * (1 + .2 * .05).
     controller = KLController(coef=0.3, target=6.0, horizon=10_000)
@@ -102,6 +107,7 @@ def test_controller_by_hand() -> None:
     assert controller.coef == pytest.approx(0.99)
 
 
+@pytest.mark.case(40)
 def test_on_target_and_without_a_target_nothing_moves() -> None:
     on_target = KLController(coef=0.3, target=6.0)
     on_target.update(6.0, 500)
@@ -111,6 +117,7 @@ def test_on_target_and_without_a_target_nothing_moves() -> None:
     assert fixed.coef == 0.3
 
 
+@pytest.mark.case(40)
 @given(
     kl=st.floats(0, 1e6),
     target=st.floats(1e-3, 1e3),

@@ -39,6 +39,7 @@ def test_gather_reads_the_drawn_token_and_zero_outside_the_mask() -> None:
     assert gather_logprobs(log_probs, ids, ids >= 0).tolist() == [[-2.0, -3.0, 0.0]]
 
 
+@pytest.mark.case(14)
 def test_no_gradient_flows_from_padding() -> None:
     log_probs = torch.zeros(1, 2, 3, requires_grad=True)
     ids = torch.tensor([[2, -1]])
@@ -77,6 +78,7 @@ def test_a_token_of_probability_zero_is_never_drawn() -> None:
     assert draw(log_probs.expand(4, -1), uniforms).tolist() == [1, 1, 3, 3]
 
 
+@pytest.mark.case(12)
 @given(seed=st.integers(0, 10**6), batch=st.integers(1, 7), vocabulary=st.integers(1, 40))
 def test_a_row_does_not_depend_on_its_batch(seed: int, batch: int, vocabulary: int) -> None:
     rng = np.random.default_rng(seed)

@@ -14,6 +14,7 @@ def mask_of(*lengths: int, width: int = 3) -> torch.Tensor:
     return torch.arange(width).unsqueeze(0) < torch.tensor(lengths).unsqueeze(1)
 
 
+@pytest.mark.case(18, 43)
 def test_the_payoff_goes_to_the_last_token() -> None:
     # Ended after 2, cut at 3, one token, none: payoffs 1, 2, 3, 4; penalty 0.5 a token.
     mask = mask_of(2, 3, 1, 0)
@@ -56,6 +57,7 @@ def test_gae_with_a_discount_by_hand() -> None:
     assert returns.tolist() == [[2.0, 4.0]]
 
 
+@pytest.mark.case(43)
 def test_gamma_zero_sees_only_its_own_reward() -> None:
     rewards, values = torch.tensor([[3.0, 5.0, 7.0]]), torch.tensor([[1.0, 1.0, 2.0]])
     advantages, returns = gae(rewards, values, mask_of(3), gamma=0.0, gae_lambda=0.95)
@@ -71,6 +73,7 @@ def test_lambda_one_and_gamma_one_give_the_reward_to_go() -> None:
     assert advantages[0].tolist() == pytest.approx([2.7, 9.0, 2.0])
 
 
+@pytest.mark.case(18, 43)
 def test_the_value_after_a_cut_response_is_zero_too() -> None:
     # A response cut at the limit is terminated: no bootstrapping from its last value.
     advantages, _ = gae(
@@ -85,6 +88,7 @@ def test_no_columns_and_no_rows_are_fine() -> None:
     assert advantages.shape == returns.shape == (2, 0)
 
 
+@pytest.mark.case(43)
 @given(
     seed=st.integers(0, 10**6),
     gamma=st.floats(0, 1),
@@ -115,6 +119,7 @@ def test_padding_is_ignored_and_rows_stand_for_themselves(
         assert torch.equal(advantages[row, :length], alone[0])
 
 
+@pytest.mark.case(43)
 @given(seed=st.integers(0, 10**6))
 def test_rewards_sum_to_payoff_minus_penalties(seed: int) -> None:
     generator = torch.Generator().manual_seed(seed)

@@ -17,6 +17,7 @@ TASK = ReviewsTask()
 TOKENIZER = TASK.tokenizer()
 
 
+@pytest.mark.case(27)
 def test_prompts_written_out() -> None:
     query = Query("The plot")
     assert TASK.prompt("pioneer", query, ()) == "The plot"
@@ -85,7 +86,7 @@ def test_both_libraries_open_the_tokenizer_and_agree(name: str) -> None:
     for text in (
         "The plot",
         "Q: 47 + 38\nR:  85\nA:",
-        "caf\u00e9  \u65e5\u672c \u201cx\u201d ",
+        "na\u00efve  \u65e5\u672c \u201cx\u201d ",
         "",
     ):
         ids = fast.encode(text).ids

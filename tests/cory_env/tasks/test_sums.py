@@ -13,6 +13,7 @@ TASK = SumsTask()
 TOKENIZER = TASK.tokenizer()
 
 
+@pytest.mark.case(27)
 def test_prompts_written_out() -> None:
     query = Query("47 + 38", "85")
     assert TASK.prompt("pioneer", query, ()) == "Q: 47 + 38\nA:"

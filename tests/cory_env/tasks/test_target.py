@@ -51,6 +51,7 @@ def test_the_first_queries_of_a_split_are_a_fair_sample(split: str) -> None:
     assert len({query.text for query in sample}) > 20
 
 
+@pytest.mark.case(27)
 def test_prompts_written_out() -> None:
     task = TargetTask()
     assert task.prompt("pioneer", AD, ()) == "a d |"
