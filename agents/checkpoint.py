@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -254,11 +255,22 @@ def _read(path: Path, agent: str, learner: Learner) -> tuple[dict[str, Tensor], 
     extra = json.loads((path / f"{agent}.json").read_bytes())
     tensors = load_file(path / f"{agent}.optimizer.safetensors")
     optimizer = _nested_optimizer(tensors, extra["param_groups"])
-    expected = [len(g["params"]) for g in learner.optim.state_dict()["param_groups"]]
-    if [len(g["params"]) for g in optimizer["param_groups"]] != expected:
-        raise ValueError(f"the optimizer of {agent} belongs to another model")
+    own_groups = [_without_rate(g) for g in learner.optim.state_dict()["param_groups"]]
+    if [_without_rate(g) for g in optimizer["param_groups"]] != own_groups:
+        raise ValueError(f"the optimizer of {agent} has other settings or parameters")
     _check_moments(agent, optimizer["state"], list(learner.actor.parameters()))
-    return weights, optimizer, float(extra["kl_coef"])
+    try:
+        kl_coef = float(extra["kl_coef"])
+    except OverflowError as error:
+        raise ValueError(f"the KL weight of {agent} is too large") from error
+    if not (math.isfinite(kl_coef) and kl_coef >= 0):
+        raise ValueError(f"the KL weight of {agent} must be finite and at least 0, got {kl_coef}")
+    return weights, optimizer, kl_coef
+
+
+def _without_rate(group: Mapping[str, Any]) -> dict[str, Any]:
+    """An optimizer's group without its learning rate, which a schedule moves."""
+    return {name: value for name, value in group.items() if name != "lr"}
 
 
 def _check_moments(

@@ -198,7 +198,7 @@ class TrainConfig:
     progress: bool = True
     """Show a progress bar with the time left."""
     threads: int | None = None
-    """Threads of torch. None: what torch chooses here."""
+    """Threads of torch. None: 1 for models below 10 million parameters, else what torch chooses."""
     device: str = "cpu"
     """cpu, or cuda[:n]."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"

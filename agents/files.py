@@ -148,6 +148,6 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
             continue
         try:
             rows.append(json.loads(line))
-        except ValueError:
+        except (RecursionError, ValueError):
             break  # a process that was killed while writing leaves half a line at the end
     return rows

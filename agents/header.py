@@ -7,6 +7,9 @@ from pathlib import Path
 from agents.methods import METHODS
 from agents.session import Session
 
+FEW_QUERIES = 30
+"""Evaluation queries below which the header warns."""
+
 KL_SENTENCES = {
     "exact": "full KL, of later tokens in the reward-to-go and of the current token in the loss",
     "k1": "log-ratio of the drawn token, in the reward",
@@ -33,13 +36,21 @@ def run_header(session: Session, out: Path) -> str:
         f"  settings seed {config.seed}, learning rate {config.learning_rate:g}, "
         f"{config.update_epochs} passes in minibatches of {config.minibatch_size or 'the batch'}, "
         f"temperature {config.temperature:g}",
-        f"  paid     {_payoff_formula(session)}",
+        f"  paid     {_payoff_formula(session)}; scored by "
+        f"{config.reward or type(session.task).default_reward}",
+        f"  judged   on {_judged(session)}",
         f"  KL       {KL_SENTENCES[config.kl_estimator]}; weight {config.kl_coef} "
         f"{'fixed' if config.kl_target is None else f'adapting to {config.kl_target} nats'}, "
         f"{config.kl_scope} KL",
         f"  out      {out}",
     ]
     return "\n".join(lines)
+
+
+def _judged(session: Session) -> str:
+    n = len(session.evaluation_queries)
+    few = ", too few to tell much" if n < FEW_QUERIES else ""
+    return f"{n} validation quer{'y' if n == 1 else 'ies'} at temperature 1{few}"
 
 
 def _payoff_formula(session: Session) -> str:

@@ -142,7 +142,7 @@ class RunFolder:
             raise ValueError(f"resume needs a run in {self.path}, and there is none")
         try:
             stored = dict(json.loads(self.config_file.read_text(encoding="utf-8")))
-        except (TypeError, ValueError) as error:
+        except (RecursionError, TypeError, ValueError) as error:
             raise ValueError(f"resume cannot read {self.config_file}: {error}") from error
         for name, value in fixed_settings(config).items():
             if stored.get(name) != value:

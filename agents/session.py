@@ -32,6 +32,9 @@ from cory_env.rules import GameRules
 from cory_env.runner import LockStepRunner
 from cory_env.tasks.base import Task
 
+SMALL_MODEL = 10_000_000
+"""Parameters below which one thread of torch is the default."""
+
 
 @dataclass(frozen=True)
 class Session:
@@ -122,13 +125,12 @@ def build_session(config: TrainConfig, task: Task) -> Session:
     Raises:
         ValueError: one sentence naming the setting that does not fit.
     """
-    if config.threads is not None:
-        torch.set_num_threads(config.threads)
     learner_class = resolve(config.algorithm, LEARNERS, "algorithm")
     if not (isinstance(learner_class, type) and issubclass(learner_class, Learner)):
         raise ValueError(f"algorithm {config.algorithm!r} must be a subclass of Learner")
     loaded = _load_models(config)
     first = next(iter(loaded.values()))
+    set_threads(config, first)
     rules = game_rules(config, task, first)
     _check_context(rules, loaded)
     alone = alone_rules(rules)
@@ -164,6 +166,17 @@ def build_session(config: TrainConfig, task: Task) -> Session:
             for agent, learner in learners.items()
         },
     )
+
+
+def set_threads(config: TrainConfig, loaded: LoadedModel) -> None:
+    """Take the threads that were asked for; for a small model one, unless asked otherwise.
+
+    Threads that wait for each other on a busy core cost a small model seven times its own
+    arithmetic; on idle cores a second one saves it a seventh.
+    """
+    small = sum(p.numel() for p in loaded.model.parameters()) < SMALL_MODEL
+    if config.threads is not None or small:
+        torch.set_num_threads(config.threads or 1)
 
 
 def response_policy(

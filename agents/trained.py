@@ -11,7 +11,7 @@ from agents.command_line import settings_from_file
 from agents.config import TrainConfig
 from agents.models import ActorCritic, LanguageModel
 from agents.models.load import load_model
-from agents.session import game_rules, resolve_config, response_policy
+from agents.session import game_rules, resolve_config, response_policy, set_threads
 from cory_env.rules import GameRules
 from cory_env.tasks.base import Task
 
@@ -77,6 +77,7 @@ def open_agents(
         )
         for agent, name in names.items()
     }
+    set_threads(config, next(iter(loaded.values())))
     rules = game_rules(config, task, next(iter(loaded.values())))
     references = _references(config, rules, reference)
     responders = {}

@@ -280,7 +280,6 @@ def test_checkpoint_metadata(
 
 
 @fuzz
-@pytest.mark.xfail(reason="a log nested too deep ends in a RecursionError", strict=False)
 def test_run_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = [
         '{"iteration": 1, "a": 0.5}\n{"iteration": 2, "a": null}\n',
@@ -298,7 +297,6 @@ def test_run_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @fuzz
-@pytest.mark.xfail(reason="a config nested too deep ends in a RecursionError", strict=False)
 def test_the_config_of_a_run_that_is_resumed(tmp_path: Path) -> None:
     good = json.dumps(config(tmp_path).to_json() | {"versions": {"torch": "2"}})
     folder = RunFolder(tmp_path)

@@ -108,6 +108,12 @@ def _from_folder(folder: Path, trust_remote_code: bool) -> LoadedModel:
             f"model folder {folder} must hold its weights as *.safetensors, and there are none "
             f"(pickled weights are not opened)"
         )
+    for index in folder.glob("*.index.json"):
+        if ".bin" in index.read_text(encoding="utf-8", errors="replace"):
+            raise ValueError(
+                f"model folder {folder}: {index.name} names pickled weights (.bin), "
+                f"which are not opened"
+            )
     if not any((folder / f).is_file() for f in TOKENIZER_FILES):
         raise ValueError(
             f"model folder {folder} must hold a tokenizer "
