@@ -36,8 +36,8 @@ def run_header(session: Session, out: Path) -> str:
         f"  settings seed {config.seed}, learning rate {config.learning_rate:g}, "
         f"{config.update_epochs} passes in minibatches of {config.minibatch_size or 'the batch'}, "
         f"temperature {config.temperature:g}",
-        f"  paid     {_payoff_formula(session)}; scored by "
-        f"{config.reward or type(session.task).default_reward}",
+        f"  scored   by {config.reward or type(session.task).default_reward}",
+        f"  paid     {_payoff_formula(session)}",
         f"  judged   on {_judged(session)}",
         f"  KL       {KL_SENTENCES[config.kl_estimator]}; weight {config.kl_coef} "
         f"{'fixed' if config.kl_target is None else f'adapting to {config.kl_target} nats'}, "

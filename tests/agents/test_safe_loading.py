@@ -176,7 +176,7 @@ def test_an_index_that_names_pickled_shards(shard: str, kind: str, model: Path, 
     (model / "model.safetensors").rename(model / "other.safetensors")
     index = {"metadata": {}, "weight_map": {"model.embed_tokens.weight": shard}}
     (model / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ValueError, match=r"model .* could not be loaded"):
+    with pytest.raises(ValueError, match=r"model .*(could not be loaded|which are not opened)"):
         load_model(str(model))
     assert not harm.exists()
 

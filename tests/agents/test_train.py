@@ -40,8 +40,13 @@ def test_a_second_signal_ends_it_at_once_and_the_run_can_go_on(tmp_path: Path) -
                 os.kill(os.getpid(), signal.SIGINT)
             super()._log(iteration, row, records)
 
-    with pytest.raises(KeyboardInterrupt):
-        training_of(tmp_path / "run", Impatient).run()
+    # A shell that starts the tests in the background has them ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            training_of(tmp_path / "run", Impatient).run()
+    finally:
+        signal.signal(signal.SIGINT, before)
     assert (tmp_path / "run/checkpoints/latest").read_text() == "000002\n"
     assert train(config(tmp_path / "run", resume=True)).finished
 
