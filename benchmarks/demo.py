@@ -110,8 +110,20 @@ def _verdict(results: dict[str, TrainResult]) -> str:
     return (
         f"In this run {METHOD_NAMES[ahead]} is ahead by {score_a - score_b:.3f} in score "
         f"({score_a:.3f} at KL {kl_a:.2f} against {METHOD_NAMES[behind]}'s {score_b:.3f} at KL "
-        f"{kl_b:.2f}; means over the agents).\n"
+        f"{kl_b:.2f}; means over the agents). {_by_objective(results, means)}\n"
         f"One seed of a tiny model shows that both learn; it does not say which method is better."
+    )
+
+
+def _by_objective(results: dict[str, TrainResult], means: dict[str, tuple[float, float]]) -> str:
+    """Who is ahead when the KL is paid for, as in training."""
+    coef = next(iter(results.values())).config.kl_coef
+    assert coef is not None
+    worth = {method: score - coef * kl for method, (score, kl) in means.items()}
+    ahead, behind = sorted(worth, key=lambda m: -worth[m])
+    return (
+        f"By score - {coef:g} * KL, which both are trained for, {METHOD_NAMES[ahead]} is ahead by "
+        f"{worth[ahead] - worth[behind]:.3f}."
     )
 
 
