@@ -6,6 +6,7 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -50,6 +51,29 @@ def play(command: PlayCommand) -> int:
     Raises:
         ValueError: if something named in the command does not fit.
     """
+    if command.query and command.random:
+        raise ValueError("give either query or random, and not both")
+    opened = _open(command)
+    agents = opened.rules.agents
+    order = [a.strip() for a in command.turn_order.split(",")] if command.turn_order else agents
+    check_turn_order(order, agents)
+    env = _game(opened)
+    played = 0
+    for query in _queries(opened, command):
+        try:
+            env.reset(seed=command.seed, options={"query": query, "turn_order": list(order)})
+        except ValueError as error:
+            if not _interactive(command):
+                raise
+            print(error)  # somebody who types may type again
+            continue
+        _episode(env, opened, command.seed, played)
+        played += 1
+        print()
+    return played
+
+
+def _open(command: PlayCommand) -> Opened:
     config = TrainConfig(
         task=command.task,
         n_agents=command.n_agents if command.n_agents != 1 else None,
@@ -57,7 +81,7 @@ def play(command: PlayCommand) -> int:
         device=command.device,
         trust_remote_code=command.trust_remote_code,
     )
-    opened = open_agents(
+    return open_agents(
         run=command.run,
         model=command.model,
         config=config,
@@ -65,8 +89,12 @@ def play(command: PlayCommand) -> int:
         which=command.which,
         measure_kl=False,
     )
+
+
+def _game(opened: Opened) -> Any:
+    """The PettingZoo environment of the agents' game, which prints the dialogue."""
     rules = opened.rules
-    env = cory_v0.env(
+    return cory_v0.env(
         opened.task,
         tokenizer=rules.tokenizer,
         split="test",
@@ -77,38 +105,20 @@ def play(command: PlayCommand) -> int:
         max_prompt_tokens=rules.max_prompt_tokens,
         render_mode="human",
     )
-    order = (
-        [a.strip() for a in command.turn_order.split(",")]
-        if command.turn_order
-        else list(rules.agents)
-    )
-    if command.query and command.random:
-        raise ValueError("give either query or random, and not both")
-    check_turn_order(order, rules.agents)
-    played = 0
-    for query in _queries(opened, command):
-        try:
-            env.reset(seed=command.seed, options={"query": query, "turn_order": order})
-        except ValueError as error:
-            if not _interactive(command):
-                raise
-            print(error)  # somebody who types may type again
+
+
+def _episode(env: Any, opened: Opened, seed: int, number: int) -> None:
+    """Let every agent answer once; `number` names the streams of the episode."""
+    width = opened.rules.max_response_tokens
+    for agent in env.agent_iter():
+        observation, _, terminated, truncated, _ = env.last()
+        if terminated or truncated:
+            env.step(None)
             continue
-        for agent in env.agent_iter():
-            observation, _, terminated, truncated, _ = env.last()
-            if terminated or truncated:
-                env.step(None)
-                continue
-            uniforms = response_uniforms(
-                command.seed, f"play/{agent}", 0, [played], rules.max_response_tokens
-            )
-            sampled, _ = opened.responders[agent].respond(
-                np.asarray(observation)[np.newaxis], uniforms
-            )
-            env.step(sampled.response_ids[0].cpu().numpy())
-        played += 1
-        print()
-    return played
+        uniforms = response_uniforms(seed, f"play/{agent}", 0, [number], width)
+        prompt = np.asarray(observation)[np.newaxis]
+        sampled, _ = opened.responders[agent].respond(prompt, uniforms)
+        env.step(sampled.response_ids[0].cpu().numpy())
 
 
 def _interactive(command: PlayCommand) -> bool:
