@@ -183,13 +183,13 @@ class TrainConfig:
     stop_on: str | None = None
     """Guards that end the run, joined by commas, or all: zero_reward_variance, all_truncated,
     short_responses, kl, entropy, repetition. None: they only warn."""
-    guard_kl: float = 20.0
+    guard_kl: float = Bounds.guard_kl
     """Warn when the KL exceeds this, nats a response."""
-    guard_length: float = 0.5
+    guard_length: float = Bounds.guard_length
     """Warn when responses are shorter than this share of iteration 1's."""
-    guard_entropy: float = 0.25
+    guard_entropy: float = Bounds.guard_entropy
     """Warn when the entropy per token is below this share of iteration 1's."""
-    guard_repetition: float = 0.5
+    guard_repetition: float = Bounds.guard_repetition
     """Warn when different bigrams or responses are below this share of iteration 1's."""
     samples_per_iteration: int = 4
     """Episodes written to samples.jsonl in each iteration."""

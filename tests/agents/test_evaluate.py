@@ -194,22 +194,29 @@ def two_models(tmp_path: Path) -> str:
 def test_agents_of_different_width_train_and_the_best_is_judged_by_its_own_reference(
     tmp_path: Path,
 ) -> None:
-    out = tmp_path / "run"
-    config = TrainConfig(
-        task="target",
-        model=two_models(tmp_path),
-        iterations=2,
-        batch_size=16,
-        eval_interval=2,
-        eval_queries=12,
-        progress=False,
-        tensorboard=False,
-        out=out,
-    )
-    result = train(config)
-    best = json.loads((out / "best" / "selection.json").read_text())
-    rows = evaluate(EvalCommand(run=out, which="best", split="validation", queries=12))
-    assert rows["best"]["kl"] == pytest.approx(best["kl"], rel=1e-4)
-    for agent in ("agent_0", "agent_1"):
-        row = evaluate(EvalCommand(run=out, split="validation", queries=12))[agent]
-        assert row["kl"] == pytest.approx(result.metrics[-1][f"eval/{agent}/kl"], rel=1e-4)
+    names = two_models(tmp_path).split(",")
+    best_of = set()
+    for order in (names, names[::-1]):  # the better model sits in one seat, then in the other
+        out = tmp_path / f"run_{len(best_of)}"
+        config = TrainConfig(
+            task="target",
+            model=",".join(order),
+            iterations=2,
+            batch_size=16,
+            eval_interval=2,
+            eval_queries=108,
+            learning_rate=1e-2,
+            progress=False,
+            tensorboard=False,
+            out=out,
+        )
+        result = train(config)
+        best = json.loads((out / "best" / "selection.json").read_text())
+        best_of.add(best["agent"])
+        rows = evaluate(EvalCommand(run=out, which="best", split="validation", queries=108))
+        assert rows["best"]["kl"] == pytest.approx(best["kl"], rel=1e-4)
+        rows = evaluate(EvalCommand(run=out, split="validation", queries=108))
+        for agent in ("agent_0", "agent_1"):
+            expected = result.metrics[-1][f"eval/{agent}/kl"]
+            assert rows[agent]["kl"] == pytest.approx(expected, rel=1e-4)
+    assert best_of == {"agent_0", "agent_1"}
