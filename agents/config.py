@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import torch
+
 from agents.guards import Bounds, check_stop_on
 from agents.methods import METHODS
 from agents.setting_types import check_type, converted
@@ -120,6 +122,9 @@ class TrainConfig:
     """Responses of all agents an iteration, a multiple of the number of agents."""
     minibatch_size: int | None = None
     """Responses of one agent in an optimizer step. None: all that it has."""
+    micro_batch_size: int | None = None
+    """Responses in one forward and backward pass; the gradients of a minibatch add up to the same.
+    Lower: less memory. None: as many as their logits allow, usually all."""
     update_epochs: int | None = None
     """Passes over an agent's batch in each iteration. More: faster, and further off-policy."""
     learning_rate: float | None = None
@@ -203,6 +208,12 @@ class TrainConfig:
     """cpu, or cuda[:n]."""
     dtype: Literal["float32", "float64", "bfloat16"] = "float32"
     """Of the weights."""
+    autocast: Literal["none", "bfloat16"] = "none"
+    """Precision in which matrices are multiplied; weights and losses keep their own."""
+    gradient_checkpointing: bool = False
+    """Keep no activations of the layers but compute them again: less memory, a third more time."""
+    compile: bool = False
+    """Let torch compile the forward pass of the update; pays in long runs only."""
     trust_remote_code: bool = False
     """Run the code that comes with a model. Leave off unless you trust its author."""
 
@@ -224,6 +235,7 @@ class TrainConfig:
             ("whiten", get_args(Whiten)),
             ("kl_scope", get_args(KLScope)),
             ("dtype", ("float32", "float64", "bfloat16")),
+            ("autocast", ("none", "bfloat16")),
             ("learning_rate_schedule", ("constant", "linear")),
         ):
             if getattr(self, name) not in choices:
@@ -278,6 +290,11 @@ class TrainConfig:
         names = (field.name for field in dataclasses.fields(Bounds))
         return Bounds(**{name: getattr(self, name) for name in names})
 
+    @property
+    def autocast_dtype(self) -> torch.dtype | None:
+        """What matrices are multiplied in; None: the weights' own."""
+        return None if self.autocast == "none" else torch.bfloat16
+
     def to_json(self) -> dict[str, Any]:
         """The settings as plain values."""
         values = dataclasses.asdict(self)
@@ -289,6 +306,7 @@ _AT_LEAST = {
     "iterations": 1,
     "batch_size": 1,
     "minibatch_size": 1,
+    "micro_batch_size": 1,
     "update_epochs": 1,
     "kl_coef": 0,
     "kl_horizon": 1,

@@ -74,6 +74,13 @@ class Prepared(Rollout):
     """Targets of the critic, [B, T]."""
     sigma: Tensor
     """What the advantages were divided by, a row each (all the same), [B]."""
+    token_count: int | None = None
+    """Tokens of the whole minibatch, where this is a part of one."""
+
+    @property
+    def tokens(self) -> int:
+        """What a mean over tokens divides by: the tokens of the whole minibatch."""
+        return int(self.mask.sum()) if self.token_count is None else self.token_count
 
 
 def prepared(rollout: Rollout, advantages: Tensor, returns: Tensor, sigma: Tensor) -> Prepared:

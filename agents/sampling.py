@@ -12,9 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from agents.maths.kl import full_kl
-from agents.maths.logprobs import draw, entropy, gather_logprobs, log_softmax
-from agents.models.language_model import LanguageModel
+from agents.maths.logprobs import draw, gather_logprobs, log_softmax
+from agents.models.language_model import LanguageModel, spread
 
 CHUNK_ROWS = 64
 """Responses measured at a time, so that [rows, T, V] tensors stay small."""
@@ -136,20 +135,21 @@ def measure(
         mask = response >= 0
         # Columns in which no row of this chunk has a token would cost arithmetic and say nothing.
         used = max(int(mask.sum(-1).max()), 1)
-        part = trim_left(prompt_ids[rows])
-        hidden = reference.response_hidden(part, response[:, :used])
-        log_probs = log_softmax(policy.logits(sampled.hidden[rows, :used]), temperature)
-        ref_log_probs = log_softmax(reference.logits(hidden), temperature)
-        pad = response.shape[1] - used
-        columns = (
-            entropy(log_probs).masked_fill(~mask[:, :used], 0.0),
-            full_kl(log_probs, ref_log_probs).masked_fill(~mask[:, :used], 0.0),
-            gather_logprobs(ref_log_probs, response[:, :used], mask[:, :used]),
+        hidden = reference.response_hidden(trim_left(prompt_ids[rows]), response[:, :used])
+        mask = mask[:, :used]
+        found = policy.statistics(
+            sampled.hidden[rows, :used][mask],
+            response[:, :used][mask],
+            temperature,
+            reference=reference,
+            ref_hidden=hidden[mask],
         )
-        padded = [torch.nn.functional.pad(c, (0, pad)) for c in columns]
+        pad = response.shape[1] - used
+        columns = (found.entropy, found.kl, found.ref_logprobs)
+        padded = [torch.nn.functional.pad(spread(c, mask), (0, pad)) for c in columns]
         parts.append((padded[0], padded[1], padded[2]))
         if keep_ref_hidden:
-            hidden = hidden.masked_fill(~mask[:, :used].unsqueeze(-1), 0.0)
+            hidden = hidden.masked_fill(~mask.unsqueeze(-1), 0.0)
             ref_hidden.append(torch.nn.functional.pad(hidden, (0, 0, 0, pad)))
     joined = [torch.cat(list(column)) for column in zip(*parts, strict=True)]
     return Measured(

@@ -17,7 +17,7 @@ from agents.bridge.vector_env import ResponseVectorEnv
 from agents.config import TrainConfig, resolved
 from agents.evaluation import evaluation_queries
 from agents.learners import LEARNERS
-from agents.learners.kl_penalty import ESTIMATORS_WITH_REF_HIDDEN
+from agents.maths.kl import ESTIMATORS_WITH_REF_HIDDEN
 from agents.methods import METHODS
 from agents.models import ActorCritic, LanguageModel, LoadedModel
 from agents.models.load import load_model
@@ -139,7 +139,7 @@ def build_session(config: TrainConfig, task: Task) -> Session:
     held_out = evaluation_queries(task, "validation", config.eval_queries)
     _check_queries(rules, [*train_queries, *held_out])
     _check_known_text(rules, first, train_queries[:64])
-    references = _references(loaded, rules)
+    references = _references(config, loaded, rules)
     learners = {
         agent: _learner(config, rules, agent, loaded[agent], references[agent], learner_class)
         for agent in rules.agents
@@ -311,13 +311,17 @@ def _check_permutable(config: TrainConfig, n_episodes: int) -> None:
         )
 
 
-def _references(loaded: dict[str, LoadedModel], rules: GameRules) -> dict[str, LanguageModel]:
+def _references(
+    config: TrainConfig, loaded: dict[str, LoadedModel], rules: GameRules
+) -> dict[str, LanguageModel]:
     """A frozen copy of each agent's initial model; agents that start alike share one."""
     by_source: dict[str, LanguageModel] = {}
     for model in loaded.values():
         if model.source not in by_source:
             frozen = copy.deepcopy(model.model).eval().requires_grad_(False)
-            by_source[model.source] = LanguageModel(frozen, rules.tokenizer.vocab_size)
+            by_source[model.source] = LanguageModel(
+                frozen, rules.tokenizer.vocab_size, autocast=config.autocast_dtype
+            )
     return {agent: by_source[model.source] for agent, model in loaded.items()}
 
 
@@ -329,8 +333,15 @@ def _learner(
     reference: LanguageModel,
     learner_class: type[Learner],
 ) -> Learner:
+    actor = ActorCritic(
+        loaded.model, rules.tokenizer.vocab_size, autocast=config.autocast_dtype
+    )
+    if config.gradient_checkpointing:
+        loaded.model.gradient_checkpointing_enable({"use_reentrant": False})
+    if config.compile:
+        actor.compile_scoring()
     policy = response_policy(
-        ActorCritic(loaded.model, rules.tokenizer.vocab_size),
+        actor,
         reference,
         rules,
         temperature=config.temperature,

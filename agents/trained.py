@@ -82,7 +82,9 @@ def open_agents(
     references = _references(config, rules, reference)
     responders = {}
     for i, (agent, opened) in enumerate(loaded.items()):
-        actor = ActorCritic(opened.model.eval(), rules.tokenizer.vocab_size)
+        actor = ActorCritic(
+            opened.model.eval(), rules.tokenizer.vocab_size, autocast=config.autocast_dtype
+        )
         trained_as = _best_agent(run) if run is not None and which == "best" else i
         against = references[trained_as % len(references)] if references else actor
         responders[agent] = response_policy(actor, against, rules)
@@ -146,5 +148,9 @@ def _references(
                 f"reference {name!r} must have the agents' tokenizer: expected "
                 f"{rules.tokenizer.vocab_size} tokens, got {loaded.text_tokenizer.vocab_size}"
             )
-        models.append(LanguageModel(loaded.model.eval(), rules.tokenizer.vocab_size))
+        models.append(
+            LanguageModel(
+                loaded.model.eval(), rules.tokenizer.vocab_size, autocast=config.autocast_dtype
+            )
+        )
     return models

@@ -7,13 +7,14 @@ A learner file implements `prepare` (its advantages) and `loss` (of a minibatch)
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 import torch
 from tianshou.algorithm.algorithm_base import OnPolicyAlgorithm, TrainingStats
-from tianshou.algorithm.optim import AdamOptimizerFactory
+from tianshou.algorithm.optim import TorchOptimizerFactory
 from tianshou.data import ReplayBuffer
 from torch import Tensor
 
@@ -21,9 +22,9 @@ from agents.bridge.policy import ResponsePolicy
 from agents.bridge.records import rollout_from_batch
 from agents.config import TrainConfig
 from agents.guards import NonFiniteError
-from agents.maths.kl import KLController
+from agents.maths.kl import ESTIMATORS_WITH_REF_HIDDEN, KLController
 from agents.maths.losses import explained_variance, ratio_statistics
-from agents.models.language_model import ActorCritic, LanguageModel, Scored
+from agents.models.language_model import LOGITS_BYTES, ActorCritic, LanguageModel, Scored
 from agents.rollout import Prepared, Rollout
 from agents.sampling import trim_left
 from agents.streams import stream
@@ -82,8 +83,12 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
         )
         # Built once from this agent's own parameters and never again: role exchange cannot
         # touch it.
+        self.parameters_in_training = self.actor.trainable_parameters()
         self.optim = self._create_optimizer(
-            self.actor, AdamOptimizerFactory(lr=config.learning_rate), config.max_grad_norm
+            torch.nn.ParameterList(self.parameters_in_training),
+            # Fused: one walk over weights, gradient and moments instead of a dozen.
+            TorchOptimizerFactory(torch.optim.Adam, lr=config.learning_rate, fused=True),
+            config.max_grad_norm,
         )
         self.iteration = 0
 
@@ -103,16 +108,35 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
     def prepare(self, rollout: Rollout) -> Prepared:
         """Advantages and returns of a whole batch; called once, before the update."""
 
+    def minibatch(self, batch: Prepared) -> Prepared:
+        """What has to be computed over a whole minibatch before it is cut into pieces."""
+        return batch
+
     @abstractmethod
     def loss(self, scored: Scored, batch: Prepared) -> tuple[Tensor, LossParts]:
-        """Loss of a minibatch, to be minimised, and its parts for the log.
+        """Loss of a piece of a minibatch, to be minimised, and its parts for the log.
+
+        The pieces' losses are added, so a mean over tokens divides by `batch.tokens`, the number in
+        the whole minibatch.
 
         Args:
             scored: what the policy says now about the responses, with gradient.
-            batch: the minibatch, trimmed to its longest prompt and response.
+            batch: the piece, trimmed to its longest prompt and response.
         """
 
     # The plumbing that all of them share.
+
+    def score(self, batch: Rollout) -> Scored:
+        """What the policy says now about some responses, with gradient."""
+        against = self.config.kl_estimator in ESTIMATORS_WITH_REF_HIDDEN
+        return self.actor.score(
+            batch.prompt_ids,
+            batch.response_ids,
+            self.config.temperature,
+            reference=self.reference if against else None,
+            ref_hidden=batch.ref_hidden if against else None,
+            with_entropy=self.config.ent_coef != 0,
+        )
 
     def update_from(self, batch: Prepared, minibatch_size: int | None, epochs: int) -> UpdateStats:
         """Run the optimizer over one agent's batch.
@@ -128,7 +152,7 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
         for epoch in range(epochs):
             last_pass = []
             for rows in self._minibatches(len(batch), size, epoch):
-                part = trimmed(batch.select(rows))
+                part = batch.select(rows)
                 if not bool(part.mask.any()):
                     continue  # only empty responses: there is no token to learn from
                 parts, drift = self._step(part)
@@ -144,28 +168,56 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
         order = stream(self.config.seed, name, self.iteration).permutation(n)
         return list(torch.as_tensor(order, device=self.actor.device).split(size))
 
+    def _pieces(self, part: Prepared) -> Iterator[Prepared]:
+        """A minibatch cut into what one forward and backward pass takes, padding trimmed."""
+        part = replace(self.minibatch(part), token_count=int(part.mask.sum()))
+        size = self.config.micro_batch_size or self._fitting_rows(part)
+        for rows in torch.arange(len(part), device=part.mask.device).split(size):
+            piece = part if size >= len(part) else part.select(rows)
+            if bool(piece.mask.any()):
+                yield trimmed(piece)
+
+    def _fitting_rows(self, part: Prepared) -> int:
+        """Responses whose logits fit into one piece of memory: then none are made twice."""
+        longest = max(int(part.mask.sum(-1).max()), 1)
+        return max(LOGITS_BYTES // (4 * longest * self.actor.vocab_size), 1)
+
     def _step(self, part: Prepared) -> tuple[dict[str, float], tuple[float, float]]:
-        scored = self.actor.score(part.prompt_ids, part.response_ids, self.config.temperature)
-        loss, parts = self.loss(scored, part)
-        approx_kl, clip_fraction = ratio_statistics(
-            scored.logprobs, part.logprobs, part.mask, clip_coef=self.config.clip_coef
-        )
         self.optim._optim.zero_grad(set_to_none=True)
-        if not bool(torch.isfinite(loss)):
-            raise self._diverged("loss", part, parts)
-        loss.backward()
+        sums: dict[str, Tensor] = {}
+        for piece in self._pieces(part):
+            for name, value in self._backward(piece).items():
+                sums[name] = sums[name] + value if name in sums else value
         grad_norm = torch.nn.utils.clip_grad_norm_(
-            self.actor.parameters(), self.config.max_grad_norm or float("inf")
+            self.parameters_in_training, self.config.max_grad_norm or float("inf")
         )
         if not bool(torch.isfinite(grad_norm)):
             # Stepping would make every weight NaN, and the next checkpoint worthless.
-            raise self._diverged("gradient", part, parts)
+            raise self._diverged("gradient", part, sums)
         self.optim._optim.step()
-        values = {name: float(value.detach()) for name, value in parts.items()}
+        values = {name: float(value) for name, value in sums.items()}
+        drift = (values.pop("approx_kl"), values.pop("clip_fraction"))
         values["grad_norm"] = float(grad_norm)
-        return values, (float(approx_kl), float(clip_fraction))
+        return values, drift
 
-    def _diverged(self, what: str, part: Prepared, parts: LossParts) -> NonFiniteError:
+    def _backward(self, piece: Prepared) -> dict[str, Tensor]:
+        """Add a piece's gradient; returns its part of what is logged."""
+        scored = self.score(piece)
+        loss, parts = self.loss(scored, piece)
+        if not bool(torch.isfinite(loss)):
+            raise self._diverged("loss", piece, parts)
+        loss.backward()
+        approx_kl, clip_fraction = ratio_statistics(
+            scored.logprobs,
+            piece.logprobs,
+            piece.mask,
+            clip_coef=self.config.clip_coef,
+            count=piece.tokens,
+        )
+        logged = {name: value.detach() for name, value in parts.items()}
+        return {**logged, "approx_kl": approx_kl, "clip_fraction": clip_fraction}
+
+    def _diverged(self, what: str, part: Prepared, parts: Mapping[str, Tensor]) -> NonFiniteError:
         """The error that ends a run, with the minibatch in which it happened."""
         broken = [
             name
@@ -175,7 +227,11 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
         return NonFiniteError(
             f"the update of {self.agent} in iteration {self.iteration} diverged: its {what} is "
             f"not finite; try a lower learning_rate or max_grad_norm",
-            {f.name: getattr(part, f.name) for f in fields(part) if f.name != "seat"},
+            {
+                f.name: getattr(part, f.name)
+                for f in fields(part)
+                if isinstance(getattr(part, f.name), Tensor)
+            },
             {
                 "agent": self.agent,
                 "iteration": self.iteration,

@@ -15,14 +15,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from agents.maths.kl import full_kl, k1, k3
-from agents.maths.logprobs import log_softmax
+from agents.maths.kl import k1, k3
 from agents.maths.masking import masked_mean
-from agents.models.language_model import LanguageModel, Scored
+from agents.models.language_model import Scored
 from agents.rollout import Prepared, Rollout
-
-ESTIMATORS_WITH_REF_HIDDEN = frozenset({"exact"})
-"""Those whose loss needs the reference's whole distribution again."""
 
 
 def penalty_in_reward(rollout: Rollout, estimator: str, coef: float) -> Tensor:
@@ -41,14 +37,7 @@ def penalty_in_reward(rollout: Rollout, estimator: str, coef: float) -> Tensor:
 
 
 def penalty_in_loss(
-    scored: Scored,
-    batch: Prepared,
-    reference: LanguageModel,
-    estimator: str,
-    *,
-    coef: float,
-    sigma: Tensor,
-    temperature: float,
+    scored: Scored, batch: Prepared, estimator: str, *, coef: float, sigma: Tensor
 ) -> Tensor:
     """Term added to the loss, with gradient; a scalar.
 
@@ -56,11 +45,9 @@ def penalty_in_loss(
     against the rewards would change with their spread.
     """
     if estimator == "exact":
-        with torch.no_grad():
-            ref_log_probs = log_softmax(reference.logits(batch.ref_hidden), temperature)
-        divergence = full_kl(scored.log_probs, ref_log_probs)
+        divergence = scored.kl
     elif estimator == "k3":
         divergence = k3(scored.logprobs, batch.ref_logprobs)
     else:
         return scored.logprobs.new_zeros(())
-    return coef / sigma * masked_mean(divergence, batch.mask)
+    return coef / sigma * masked_mean(divergence, batch.mask, batch.tokens)

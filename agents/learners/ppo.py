@@ -14,6 +14,8 @@ Source: Schulman et al. 2017; Ma et al. 2024, section 3.2 and appendix B.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -42,28 +44,40 @@ class PPO(Learner):
             advantages, sigma = whiten(advantages, rollout.mask)
         return prepared(rollout, advantages, returns, sigma)
 
+    def minibatch(self, batch: Prepared) -> Prepared:
+        """Whiten over the minibatch if so asked."""
+        if self.config.whiten != "minibatch":
+            return batch
+        advantages, sigma = whiten(batch.advantages, batch.mask)
+        return replace(batch, advantages=advantages, sigma=sigma.expand(len(batch)))
+
     def loss(self, scored: Scored, batch: Prepared) -> tuple[Tensor, LossParts]:
         """Clipped surrogate, value loss, entropy bonus and the loss part of the KL."""
-        config, mask = self.config, batch.mask
-        advantages, sigma = batch.advantages, batch.sigma[0]
-        if config.whiten == "minibatch":
-            advantages, sigma = whiten(advantages, mask)
+        config, mask, count = self.config, batch.mask, batch.tokens
         policy = clipped_policy_loss(
-            scored.logprobs, batch.logprobs, advantages, mask, clip_coef=config.clip_coef
+            scored.logprobs,
+            batch.logprobs,
+            batch.advantages,
+            mask,
+            clip_coef=config.clip_coef,
+            count=count,
         )
         critic = value_loss(
-            scored.values, batch.values, batch.returns, mask, value_clip=config.value_clip
+            scored.values,
+            batch.values,
+            batch.returns,
+            mask,
+            value_clip=config.value_clip,
+            count=count,
         )
         penalty = penalty_in_loss(
             scored,
             batch,
-            self.reference,
             config.kl_estimator,
             coef=self.kl_controller.coef,
-            sigma=sigma,
-            temperature=config.temperature,
+            sigma=batch.sigma[0],
         )
         total = policy + config.vf_coef * critic + penalty
         if config.ent_coef:
-            total = total - config.ent_coef * masked_mean(scored.entropy, mask)
+            total = total - config.ent_coef * masked_mean(scored.entropy, mask, count)
         return total, LossParts(policy_loss=policy, value_loss=critic, kl_loss=penalty)

@@ -35,6 +35,10 @@ def k3(logprobs: Tensor, ref_logprobs: Tensor) -> Tensor:
     return torch.expm1(difference) - difference
 
 
+ESTIMATORS_WITH_REF_HIDDEN = frozenset({"exact"})
+"""Those of `kl_estimator` whose loss needs the reference's whole distribution again."""
+
+
 @dataclass
 class KLController:
     """The weight of the KL term: fixed, or moved towards a target.

@@ -9,9 +9,17 @@ from agents.maths.masking import check_same_shape, masked_mean
 
 
 def clipped_policy_loss(
-    logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, *, clip_coef: float
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    mask: Tensor,
+    *,
+    clip_coef: float,
+    count: int | None = None,
 ) -> Tensor:
     """Clipped surrogate policy loss, averaged over the tokens where mask is True; all [B, T].
+
+    `count` is the number of tokens of the whole minibatch, as in `masked_mean`; so it is below.
 
     Source: Schulman et al. 2017, equation 7; CORY paper, equation 11.
     """
@@ -19,7 +27,7 @@ def clipped_policy_loss(
     # Padding gets ratio 1: exp of an arbitrary number there could be inf and poison the gradient.
     ratio = torch.exp((logprobs - old_logprobs).masked_fill(~mask, 0.0))
     clipped = ratio.clamp(1.0 - clip_coef, 1.0 + clip_coef)
-    return masked_mean(torch.maximum(-advantages * ratio, -advantages * clipped), mask)
+    return masked_mean(torch.maximum(-advantages * ratio, -advantages * clipped), mask, count)
 
 
 def value_loss(
@@ -29,6 +37,7 @@ def value_loss(
     mask: Tensor,
     *,
     value_clip: float | None = None,
+    count: int | None = None,
 ) -> Tensor:
     """Mean squared error of the critic over the tokens where mask is True; all [B, T].
 
@@ -39,6 +48,7 @@ def value_loss(
         mask: True = counts.
         value_clip: None, or how far the critic may move from `old_values` before the larger of
             the two errors counts. In units of the return.
+        count: tokens of the whole minibatch; None: those of the mask.
 
     Source: CORY paper, equation 10; the factor 1/2 of other libraries is in `vf_coef`.
     """
@@ -47,11 +57,16 @@ def value_loss(
     if value_clip is not None:
         near = old_values + (values - old_values).clamp(-value_clip, value_clip)
         error = torch.maximum(error, (near - returns) ** 2)
-    return masked_mean(error, mask)
+    return masked_mean(error, mask, count)
 
 
 def ratio_statistics(
-    logprobs: Tensor, old_logprobs: Tensor, mask: Tensor, *, clip_coef: float
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    mask: Tensor,
+    *,
+    clip_coef: float,
+    count: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """How far the policy has moved since the responses were drawn.
 
@@ -61,9 +76,9 @@ def ratio_statistics(
     """
     with torch.no_grad():
         log_ratio = (logprobs - old_logprobs).masked_fill(~mask, 0.0)
-        approx_kl = masked_mean(torch.expm1(log_ratio) - log_ratio, mask)
+        approx_kl = masked_mean(torch.expm1(log_ratio) - log_ratio, mask, count)
         outside = (torch.expm1(log_ratio).abs() > clip_coef).to(logprobs.dtype)
-        return approx_kl, masked_mean(outside, mask)
+        return approx_kl, masked_mean(outside, mask, count)
 
 
 def explained_variance(values: Tensor, returns: Tensor, mask: Tensor) -> float | None:

@@ -22,14 +22,20 @@ def masked_sum(values: Tensor, mask: Tensor) -> Tensor:
     return values.masked_fill(~mask, 0.0).sum(-1)
 
 
-def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
+def masked_mean(values: Tensor, mask: Tensor, count: int | None = None) -> Tensor:
     """Mean over all positions where `mask` is True; any shape -> scalar.
+
+    Args:
+        values: any shape.
+        mask: True = counts.
+        count: what the sum is divided by: the tokens of a whole minibatch of which this is a part,
+            so that the parts' means add up to the whole's. None: the positions that count here.
 
     Raises:
         ValueError: if no position counts; a mean of nothing is not zero.
     """
     check_same_shape(values=values, mask=mask)
-    count = int(mask.sum())
+    count = int(mask.sum()) if count is None else count
     if count == 0:
         raise ValueError("masked_mean got a mask in which no token counts")
     return values.masked_fill(~mask, 0.0).sum() / count

@@ -7,26 +7,33 @@ positions and a chunk at a time.
 from __future__ import annotations
 
 import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from transformers import PreTrainedModel
 
-from agents.maths.logprobs import entropy, gather_logprobs, log_softmax
+from agents.maths.logprobs import log_softmax
+from agents.maths.token_statistics import TokenStatistics, token_statistics
+
+LOGITS_BYTES = 2**27
+"""Largest tensor of logits in one piece; about four of that size are in work at a time."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """A policy's view of given responses; B responses, T positions, V vocabulary."""
+    """A policy's view of given responses; B responses, T positions. All 0 outside the mask."""
 
-    log_probs: Tensor
-    """Of the whole vocabulary at the sampling temperature, [B, T, V], nats."""
     logprobs: Tensor
-    """Of the response's own tokens, [B, T], nats; 0 outside the mask."""
+    """Of the response's own tokens at the sampling temperature, [B, T], nats."""
     entropy: Tensor
-    """[B, T], nats."""
+    """[B, T], nats; 0 where it was not asked for."""
+    kl: Tensor
+    """KL(policy || reference) over the whole vocabulary, [B, T], nats; 0 without a reference."""
     values: Tensor
     """[B, T]; 0 without a value head."""
 
@@ -34,7 +41,9 @@ class Scored:
 class LanguageModel(nn.Module):
     """A frozen or trained causal language model over the tokenizer's vocabulary."""
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
+    def __init__(
+        self, model: PreTrainedModel, vocab_size: int, *, autocast: torch.dtype | None = None
+    ) -> None:
         """Wrap a model.
 
         Args:
@@ -42,6 +51,8 @@ class LanguageModel(nn.Module):
                 ratio before an update would not be 1.
             vocab_size: V of the game. Logits beyond it (padding rows of the embedding) are cut,
                 in sampling and in scoring alike.
+            autocast: lower precision in which matrices are multiplied, in sampling and in scoring
+                alike; None: the weights' own.
 
         Raises:
             ValueError: if the model knows fewer tokens than the tokenizer, or computes its logits
@@ -50,6 +61,8 @@ class LanguageModel(nn.Module):
         super().__init__()
         self.model = model
         self.vocab_size = vocab_size
+        self.autocast = autocast
+        self._compiled: list[Callable[..., Any]] = []  # in a list: it is no further submodule
         switch_off_dropout(model)
         accepted = inspect.signature(model.base_model.forward).parameters
         self._takes_positions = "position_ids" in accepted
@@ -67,6 +80,10 @@ class LanguageModel(nn.Module):
     def device(self) -> torch.device:
         """Where the weights lie."""
         return next(self.model.parameters()).device
+
+    def compile_scoring(self) -> None:
+        """Let torch compile the forward pass over whole responses; drawing tokens stays eager."""
+        self._compiled = [torch.compile(self.model.base_model, dynamic=True)]
 
     def trunk(
         self, ids: Tensor, mask: Tensor, cache: Any = None, *, use_cache: bool = False
@@ -87,17 +104,25 @@ class LanguageModel(nn.Module):
             # Positions count real tokens, so left padding moves nothing.
             positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
             extra["position_ids"] = positions[:, -ids.shape[1] :]
-        output = self.model.base_model(
-            input_ids=ids.clamp(min=0),
-            attention_mask=mask.long(),
-            use_cache=use_cache,
-            **extra,
-        )
+        with self._precision():
+            output = self.model.base_model(
+                input_ids=ids.clamp(min=0),
+                attention_mask=mask.long(),
+                use_cache=use_cache,
+                **extra,
+            )
         return output.last_hidden_state, getattr(output, self._cache_name) if use_cache else None
+
+    def _precision(self) -> AbstractContextManager[Any]:
+        if self.autocast is None:
+            return nullcontext()
+        return torch.autocast(self.device.type, dtype=self.autocast)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits over the game's vocabulary; [..., H] -> [..., V]."""
-        logits: Tensor = self.model.get_output_embeddings()(hidden)[..., : self.vocab_size]
+        with self._precision():
+            whole: Tensor = self.model.get_output_embeddings()(hidden)
+        logits = whole[..., : self.vocab_size]
         config = self.model.config
         if getattr(config, "logits_scaling", None):
             logits = logits / config.logits_scaling
@@ -116,24 +141,116 @@ class LanguageModel(nn.Module):
             response_ids: padded with -1 on the right, [B, T], T at least 1.
 
         Returns:
-            [B, T, H]; position t has seen the prompt and the response tokens before t.
+            [B, T, H]; position t has seen the prompt and the response tokens before t. Positions
+            after a response hold anything.
         """
-        fed = torch.cat([prompt_ids, response_ids[:, :-1]], dim=1)  # nothing follows the last one
-        first = prompt_ids.shape[1] - 1
-        hidden, _ = self.trunk(fed, fed >= 0)
-        return hidden[:, first:]
+        fed, first = packed(prompt_ids, response_ids)
+        run = self._compiled[0] if self._compiled else self.model.base_model
+        with self._precision():
+            # All padding is on the right, where no token that counts can see it: so there is no
+            # mask, and attention takes its quickest path.
+            hidden: Tensor = run(input_ids=fed.clamp(min=0), use_cache=False).last_hidden_state
+        steps = torch.arange(response_ids.shape[1], device=fed.device)
+        places = (first.unsqueeze(1) + steps).clamp(max=fed.shape[1] - 1)
+        return hidden.gather(1, places.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
 
-    def score(self, prompt_ids: Tensor, response_ids: Tensor, temperature: float) -> Scored:
-        """Score given responses in one forward pass; see `response_hidden` for the shapes."""
-        hidden = self.response_hidden(prompt_ids, response_ids)
-        log_probs = log_softmax(self.logits(hidden), temperature)
+    def score(
+        self,
+        prompt_ids: Tensor,
+        response_ids: Tensor,
+        temperature: float,
+        *,
+        reference: LanguageModel | None = None,
+        ref_hidden: Tensor | None = None,
+        with_entropy: bool = True,
+    ) -> Scored:
+        """Score given responses in one forward pass, with gradient.
+
+        Args:
+            prompt_ids: left-padded with -1, [B, Q].
+            response_ids: padded with -1 on the right, [B, T].
+            temperature: of the sampling distribution.
+            reference: what the divergence is taken from; None: `kl` is 0.
+            ref_hidden: the reference's hidden states at the same positions, [B, T, H].
+            with_entropy: whether anybody looks at the entropy.
+        """
         mask = response_ids >= 0
-        return Scored(
-            log_probs=log_probs,
-            logprobs=gather_logprobs(log_probs, response_ids, mask),
-            entropy=entropy(log_probs),
-            values=self.values(hidden),
+        hidden = self.response_hidden(prompt_ids, response_ids)[mask]  # [N, H]
+        known = None if ref_hidden is None else ref_hidden[mask]
+        found = self.statistics(
+            hidden,
+            response_ids[mask],
+            temperature,
+            reference=reference,
+            ref_hidden=known,
+            with_entropy=with_entropy,
         )
+        return Scored(
+            logprobs=spread(found.logprobs, mask),
+            entropy=spread(found.entropy, mask),
+            kl=spread(found.kl, mask),
+            values=spread(self.values(hidden), mask),
+        )
+
+    def statistics(
+        self,
+        hidden: Tensor,
+        ids: Tensor,
+        temperature: float,
+        *,
+        reference: LanguageModel | None = None,
+        ref_hidden: Tensor | None = None,
+        with_entropy: bool = True,
+    ) -> TokenStatistics:
+        """What the distributions behind some hidden states say about the tokens drawn there.
+
+        More positions than fit into `LOGITS_BYTES` are taken in pieces, and the logits of a piece
+        are made again when its gradient is due instead of being kept.
+
+        Args:
+            hidden: [N, H].
+            ids: the drawn tokens, [N].
+            temperature: of the sampling distribution.
+            reference: what the divergence is taken from, or None.
+            ref_hidden: the reference's hidden states, [N, H'].
+            with_entropy: whether anybody looks at the entropy.
+        """
+
+        def piece(hidden: Tensor, ids: Tensor, ref_hidden: Tensor | None) -> TokenStatistics:
+            ref_log_probs = None
+            if reference is not None and ref_hidden is not None:
+                with torch.no_grad():
+                    ref_log_probs = log_softmax(reference.logits(ref_hidden), temperature)
+            return token_statistics(
+                self.logits(hidden),
+                ids,
+                temperature,
+                ref_log_probs=ref_log_probs,
+                with_entropy=with_entropy,
+            )
+
+        rows = max(LOGITS_BYTES // (4 * self.vocab_size), 1)
+        if len(hidden) <= rows:
+            return piece(hidden, ids, ref_hidden)
+        parts = [
+            checkpoint(
+                piece,
+                hidden[i : i + rows],
+                ids[i : i + rows],
+                None if ref_hidden is None else ref_hidden[i : i + rows],
+                use_reentrant=False,
+                preserve_rng_state=False,
+            )
+            for i in range(0, len(hidden), rows)
+        ]
+        return TokenStatistics(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    def distribution(self, prompt_ids: Tensor, response_ids: Tensor, temperature: float) -> Tensor:
+        """Log-probabilities of the whole vocabulary at each response position, [B, T, V], nats.
+
+        For small vocabularies and a look inside: nothing in training makes a tensor of this size.
+        """
+        return log_softmax(self.logits(self.response_hidden(prompt_ids, response_ids)), temperature)
 
     def values(self, hidden: Tensor) -> Tensor:
         """Zeros: a plain language model has no critic; [..., H] -> [...]."""
@@ -189,6 +306,31 @@ class LanguageModel(nn.Module):
         return torch.cat([plain, plain]), torch.cat([padded, cached])
 
 
+def packed(prompt_ids: Tensor, response_ids: Tensor) -> tuple[Tensor, Tensor]:
+    """Prompts and responses without a gap between them, all padding on the right.
+
+    Args:
+        prompt_ids: left-padded with -1, [B, Q]; each row holds at least one token.
+        response_ids: padded with -1 on the right, [B, T].
+
+    Returns:
+        The tokens to feed, [B, S] with S the longest row; the last response token, after which
+        nothing is predicted, is left out. And the position of each prompt's last token, [B].
+    """
+    fed = torch.cat([prompt_ids, response_ids[:, :-1]], dim=1)
+    real = fed >= 0
+    order = (~real).to(torch.uint8).argsort(dim=1, stable=True)
+    longest = max(int(real.sum(1).max()), 1)
+    return fed.gather(1, order)[:, :longest], (prompt_ids >= 0).sum(1) - 1
+
+
+def spread(values: Tensor, mask: Tensor) -> Tensor:
+    """Put the values of the tokens that count where they belong; [N] -> [B, T], else 0."""
+    whole = values.new_zeros(mask.shape)
+    whole[mask] = values
+    return whole
+
+
 def switch_off_dropout(model: nn.Module) -> None:
     """Set every dropout rate of a model to 0, layer drop included.
 
@@ -210,8 +352,10 @@ def switch_off_dropout(model: nn.Module) -> None:
 class ActorCritic(LanguageModel):
     """A trained language model with a value head on its last hidden layer."""
 
-    def __init__(self, model: PreTrainedModel, vocab_size: int) -> None:
-        super().__init__(model, vocab_size)
+    def __init__(
+        self, model: PreTrainedModel, vocab_size: int, *, autocast: torch.dtype | None = None
+    ) -> None:
+        super().__init__(model, vocab_size, autocast=autocast)
         weight = next(model.parameters())
         dtype = torch.float64 if weight.dtype == torch.float64 else torch.float32
         # Made without its usual random weights, which torch's global generator would draw. Zero:
@@ -226,3 +370,15 @@ class ActorCritic(LanguageModel):
         """The critic's estimate at each position; [..., H] -> [...]."""
         values: Tensor = self.value_head(hidden.to(self.value_head.weight.dtype)).squeeze(-1)
         return values
+
+    def trainable_parameters(self) -> list[nn.Parameter]:
+        """What the optimizer moves, in a fixed order."""
+        return list(self.parameters())
+
+    def state_for_checkpoint(self) -> dict[str, Tensor]:
+        """All that belongs to this agent alone and that training changes."""
+        return dict(self.state_dict())
+
+    def load_checkpoint_state(self, tensors: dict[str, Tensor]) -> None:
+        """Put back what `state_for_checkpoint` gave."""
+        self.load_state_dict(tensors, strict=True)

@@ -101,7 +101,7 @@ def our_gradients(session: Session, order: Sequence[str]) -> dict[str, tuple[flo
     found = {}
     for agent, learner in session.learners.items():
         part = trimmed(prepared[agent])
-        loss, _ = learner.loss(learner.actor.score(part.prompt_ids, part.response_ids, 1.0), part)
+        loss, _ = learner.loss(learner.score(part), learner.minibatch(part))
         found[agent] = (loss.item(), gradient(learner.actor, loss))
     return found
 

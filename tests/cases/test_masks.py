@@ -67,7 +67,7 @@ def test_the_gradient_of_the_loss_reaches_exactly_the_tokens(lengths: tuple[int,
         name: getattr(scored, name).detach().requires_grad_()
         for name in ("logprobs", "entropy", "values")
     }
-    loss, _ = learner.loss(type(scored)(log_probs=scored.log_probs.detach(), **leaves), batch)
+    loss, _ = learner.loss(type(scored)(kl=scored.kl.detach(), **leaves), batch)
     loss.backward()
     for name, leaf in leaves.items():
         assert torch.equal(leaf.grad != 0, ids >= 0), name

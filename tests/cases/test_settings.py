@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 import torch
 
-import agents.models.language_model as scoring
 from agents import sampling
-from agents.maths import logprobs
+from agents.maths import logprobs, token_statistics
 from agents.models.load import load_model
 from agents.sampling import measure, sample
 from agents.train import main
@@ -36,8 +35,7 @@ NOT_THERE = [
 
 @pytest.mark.case(1, 4)
 def test_one_function_makes_the_log_probabilities_of_sampling_and_scoring() -> None:
-    assert sampling.log_softmax is scoring.log_softmax is logprobs.log_softmax
-    assert sampling.gather_logprobs is scoring.gather_logprobs is logprobs.gather_logprobs
+    assert sampling.log_softmax is token_statistics.log_softmax is logprobs.log_softmax
     own = ROOT / "agents/maths/logprobs.py"
     for file in (ROOT / "agents").rglob("*.py"):
         if file != own:

@@ -34,9 +34,9 @@ def test_the_mode_of_each_phase(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         seen.append((phase(), model.training, torch.is_grad_enabled()))
         return draw(model, *args, **options)
 
-    def scored(self: ActorCritic, *args: Any) -> Any:
+    def scored(self: ActorCritic, *args: Any, **options: Any) -> Any:
         seen.append(("update", self.training, torch.is_grad_enabled()))
-        return score(self, *args)
+        return score(self, *args, **options)
 
     monkeypatch.setattr(policies, "sample", sample)
     monkeypatch.setattr(ActorCritic, "score", scored)
@@ -156,10 +156,11 @@ def test_the_header_says_the_formula_of_the_payment_that_is_applied(method: str)
 
 
 @pytest.mark.case(48)
-def test_logits_are_made_at_response_positions_only_and_in_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("estimator", ["exact", "k1"])
+def test_logits_are_made_at_response_tokens_only_and_in_pieces(
+    estimator: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    chunk, minibatch, width = 5, 3, 3
+    chunk, minibatch = 5, 3
     shapes: list[tuple[int, ...]] = []
     made = LanguageModel.logits
 
@@ -168,13 +169,24 @@ def test_logits_are_made_at_response_positions_only_and_in_chunks(
         return made(self, hidden)
 
     monkeypatch.setattr("agents.sampling.CHUNK_ROWS", chunk)
-    training = training_of(tmp_path / "run", batch_size=24, minibatch_size=minibatch, iterations=1)
+    # Logits of five tokens at a time, of the 12 tokens of the vocabulary and 4 bytes each.
+    monkeypatch.setattr("agents.models.language_model.LOGITS_BYTES", 5 * 12 * 4)
+    training = training_of(
+        tmp_path / "run",
+        batch_size=24,
+        minibatch_size=minibatch,
+        iterations=1,
+        eval_queries=12,
+        kl_estimator=estimator,
+    )
     monkeypatch.setattr(LanguageModel, "logits", logits)
     training.session.begin(1)
     training.run()
-    # Prompts are longer than responses; none of their positions is among these.
-    assert max(shape[1] for shape in shapes if len(shape) == 2) <= width
-    assert max(shape[0] for shape in shapes if len(shape) == 2) <= max(chunk, minibatch)
+    assert len(shapes) > 40
+    # One row of logits a response while it is drawn, and else at most five tokens together.
+    drawing = training.session.n_episodes
+    assert all(len(shape) == 1 for shape in shapes)
+    assert {shape[0] for shape in shapes if shape[0] > 5} == {drawing} == {12}
 
 
 @pytest.mark.case(63)

@@ -34,7 +34,7 @@ def batches_of(oracle: Oracle, size: int) -> Iterator[tuple[tuple[int, ...], flo
 
 def batch_gradient(learner: PPO, rollout: Rollout) -> Tensor:
     """Gradient of the learner's loss on a batch as one minibatch."""
-    batch = trimmed(learner.prepare(rollout))
+    batch = trimmed(learner.minibatch(learner.prepare(rollout)))
     return model_gradient(learner, learner.loss(score(learner, batch), batch)[0])
 
 
@@ -47,7 +47,7 @@ def expected_batch_gradient(game: Game, oracle: Oracle, size: int) -> Tensor:
     total = torch.zeros((), dtype=torch.float64)
     for rows, weight in batches_of(oracle, size):
         index = torch.tensor(rows)
-        part = trimmed(learner.prepare(rollout.select(index)))
+        part = trimmed(learner.minibatch(learner.prepare(rollout.select(index))))
         loss, _ = learner.loss(rows_of(scored, index, part.response_ids.shape[1]), part)
         total = total + weight * loss
     return -model_gradient(learner, total)

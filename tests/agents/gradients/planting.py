@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from agents.learners import ppo
-from agents.maths.kl import full_kl, k1, k3
-from agents.maths.logprobs import log_softmax
+from agents.maths.kl import k1, k3
 from agents.maths.losses import clipped_policy_loss
 from agents.maths.masking import masked_mean
 from cory_env.mixing import own_matrix
@@ -37,12 +36,11 @@ def kl_placed(in_reward: str | None, in_loss: str | None) -> Iterator[None]:
         log_ratio = k1(rollout.logprobs, rollout.ref_logprobs)
         return coef * FORMS[in_reward](rollout.kl, log_ratio).masked_fill(~rollout.mask, 0.0)
 
-    def loss(scored: Any, batch: Any, reference: Any, estimator: str, **rest: Any) -> Tensor:
+    def loss(scored: Any, batch: Any, estimator: str, **rest: Any) -> Tensor:
         if in_loss is None:
             return scored.logprobs.new_zeros(())
-        ref = log_softmax(reference.logits(batch.ref_hidden), rest["temperature"])
         log_ratio = k1(scored.logprobs, batch.ref_logprobs)
-        divergence = FORMS[in_loss](full_kl(scored.log_probs, ref), log_ratio)
+        divergence = FORMS[in_loss](scored.kl, log_ratio)
         return rest["coef"] / rest["sigma"] * masked_mean(divergence, batch.mask)
 
     with (

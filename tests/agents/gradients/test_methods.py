@@ -275,7 +275,6 @@ def test_responses_of_one_length_differ_from_the_sum_by_a_constant() -> None:
     batch = game.play([(3,), (4,), (6,)])["agent_0"]
     assert batch.mask.all()
     learner = game.learners["agent_0"]
-    scored = learner.actor.score(batch.prompt_ids, batch.response_ids, 1.0)
-    whole = model_gradient(learner, learner.loss(scored, batch)[0])
+    whole = model_gradient(learner, learner.loss(learner.score(batch), batch)[0])
     ones = torch.ones(3, dtype=torch.float64)
     assert_equal(6 * whole, expected_gradient(learner, batch, ones))

@@ -226,7 +226,7 @@ def test_whitening_and_the_minibatches(whiten: str) -> None:
     learner = game.learners["agent_0"]
     for rows in rows_in_two():
         over = {"batch": list(range(7)), "minibatch": rows, "none": None}[whiten]
-        part = trimmed(batch.select(torch.tensor(rows)))
+        part = trimmed(learner.minibatch(batch.select(torch.tensor(rows))))
         loss, _ = learner.loss(
             rows_of(score(learner, batch), torch.tensor(rows), part.response_ids.shape[1]), part
         )

@@ -157,11 +157,13 @@ class ScriptedPolicy(ResponsePolicy):
         if self.script is None:
             return super().respond(prompts, uniforms)
         with torch.no_grad():
-            scored = self.actor.score(torch.as_tensor(prompts), self.script, self.temperature)
-        above = scored.log_probs.exp().cumsum(-1)
+            shares = self.actor.distribution(
+                torch.as_tensor(prompts), self.script, self.temperature
+            ).exp()
+        above = shares.cumsum(-1)
         ids = self.script.clamp(min=0).unsqueeze(-1)
         # The middle of the token's share of [0, 1).
-        middle = above.gather(-1, ids) - scored.log_probs.exp().gather(-1, ids) / 2
+        middle = above.gather(-1, ids) - shares.gather(-1, ids) / 2
         numbers = (middle / above[..., -1:]).squeeze(-1).numpy()
         return super().respond(prompts, numbers)
 
@@ -362,16 +364,16 @@ def model_gradient(learner: PPO, value: Tensor, *, retain: bool = False) -> Tens
 def rows_of(scored: Scored, rows: Tensor, width: int) -> Scored:
     """What a policy says about some responses only."""
     return Scored(
-        log_probs=scored.log_probs[rows, :width],
         logprobs=scored.logprobs[rows, :width],
         entropy=scored.entropy[rows, :width],
+        kl=scored.kl[rows, :width],
         values=scored.values[rows, :width],
     )
 
 
 def score(learner: PPO, batch: Rollout) -> Scored:
     """The learner's scoring pass over a batch."""
-    return learner.actor.score(batch.prompt_ids, batch.response_ids, learner.config.temperature)
+    return learner.score(batch)
 
 
 def episode_losses(learner: PPO, batch: Prepared) -> list[Tensor]:

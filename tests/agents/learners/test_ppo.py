@@ -96,22 +96,13 @@ def test_whitening_over_the_batch_says_what_it_divided_by() -> None:
 def test_penalty_in_the_loss_by_hand() -> None:
     # The reference (zero hidden states) is uniform over three. The policy is (1/2, 1/4, 1/4) at
     # the three tokens that count: KL = log 3 - 1.5 log 2. Weight 0.5 over sigma 2.
-    learner = toy_learner()
     rollout = made_rollout()
     batch = prepared_of(rollout, rollout.kl, rollout.kl, 2.0)
     log_probs = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64).log().expand(2, 2, 3)
     scored = made_scored(log_probs, rollout.response_ids, rollout.values)
 
     def penalty(estimator: str) -> float:
-        return penalty_in_loss(
-            scored,
-            batch,
-            learner.reference,
-            estimator,
-            coef=0.5,
-            sigma=batch.sigma[0],
-            temperature=1.0,
-        ).item()
+        return penalty_in_loss(scored, batch, estimator, coef=0.5, sigma=batch.sigma[0]).item()
 
     assert penalty("exact") == pytest.approx(0.25 * (math.log(3) - 1.5 * math.log(2)))
     # k3 by the drawn tokens 0, 2 | 2: log-ratios of the reference d = -1.5 + log 2,
@@ -147,7 +138,8 @@ def test_whitening_over_the_minibatch_divides_the_kl_of_the_loss_too() -> None:
     scored = made_scored(log_probs, ids, torch.zeros(2, 2, dtype=torch.float64))
     rollout = made_rollout(logprobs=scored.logprobs)
     advantages = torch.tensor([[1.0, 1.0], [3.0, 0.0]], dtype=torch.float64)
-    loss, parts = learner.loss(scored, prepared_of(rollout, advantages, advantages, 1.0))
+    batch = learner.minibatch(prepared_of(rollout, advantages, advantages, 1.0))
+    loss, parts = learner.loss(scored, batch)
     # Whitened advantages have mean 0, so at ratio 1 only the KL is left, over sqrt(4/3).
     assert parts["policy_loss"].item() == pytest.approx(0.0, abs=1e-9)
     kl = math.log(3) - 1.5 * math.log(2)
@@ -167,7 +159,8 @@ def enumerated(learner: PPO, payoffs: list[float]) -> tuple[Tensor, Tensor]:
         hidden = learner.reference.response_hidden(prompts, ids)
         ref = log_softmax(learner.reference.logits(hidden), 1.0)
     probabilities = scored.logprobs.sum(-1).exp()
-    kl = full_kl(scored.log_probs, ref).masked_fill(ids < 0, 0.0).sum(-1)
+    own = learner.actor.distribution(prompts, ids, 1.0)
+    kl = full_kl(own, ref).masked_fill(ids < 0, 0.0).sum(-1)
     return probabilities, kl
 
 
@@ -188,8 +181,7 @@ def learner_gradient(learner: PPO, payoffs: list[float]) -> Tensor:
     for response, payoff in zip(RESPONSES, payoffs, strict=True):
         rollout = toy_rollout(learner, [response], [payoff])
         batch = trimmed(learner.prepare(rollout))
-        scored = learner.actor.score(batch.prompt_ids, batch.response_ids, 1.0)
-        loss, _ = learner.loss(scored, batch)
+        loss, _ = learner.loss(learner.score(batch), batch)
         probability = rollout.logprobs.sum().exp()
         total = total + probability * len(response) * loss
     return gradient(learner, total)
@@ -240,8 +232,9 @@ def test_k3_has_the_forward_kl_of_the_current_token() -> None:
     ids = torch.tensor([r + [-1] * (2 - len(r)) for r in RESPONSES])
     prompts = torch.tensor([PROMPT] * len(RESPONSES))
     scored = learner.actor.score(prompts, ids, 1.0)
-    ref = learner.reference.score(prompts, ids, 1.0).log_probs
-    forward = full_kl(ref, scored.log_probs).masked_fill(ids < 0, 0.0).sum(-1)
+    ref = learner.reference.distribution(prompts, ids, 1.0)
+    own = learner.actor.distribution(prompts, ids, 1.0)
+    forward = full_kl(ref, own).masked_fill(ids < 0, 0.0).sum(-1)
     weights = scored.logprobs.sum(-1).exp().detach()
     expected = reward - 0.5 * gradient(learner, (weights * forward).sum())
     assert torch.allclose(-learner_gradient(learner, PAYOFFS), expected, atol=1e-10, rtol=0)
@@ -330,6 +323,6 @@ def test_trimming_cuts_only_padding() -> None:
     short = trimmed(batch)
     assert short.response_ids.tolist() == [[2], [2]]
     assert torch.equal(short.advantages, batch.advantages[:, :1])
-    full, _ = learner.loss(learner.actor.score(batch.prompt_ids, batch.response_ids, 1.0), batch)
-    cut, _ = learner.loss(learner.actor.score(short.prompt_ids, short.response_ids, 1.0), short)
+    full, _ = learner.loss(learner.score(batch), batch)
+    cut, _ = learner.loss(learner.score(short), short)
     assert cut.item() == pytest.approx(full.item(), abs=1e-12)

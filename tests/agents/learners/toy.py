@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from typing import Any
 
@@ -14,7 +15,6 @@ from agents.bridge.policy import ResponsePolicy
 from agents.config import TrainConfig
 from agents.learners import PPO
 from agents.maths.kl import full_kl
-from agents.maths.logprobs import log_softmax
 from agents.models import ActorCritic, LanguageModel
 from agents.models.language_model import Scored
 from agents.models.target import draw_weights
@@ -74,7 +74,8 @@ def toy_rollout(
         ref_hidden = learner.reference.response_hidden(prompt_ids, response_ids)
         ref = learner.reference.score(prompt_ids, response_ids, temperature)
         kl = full_kl(
-            scored.log_probs, log_softmax(learner.reference.logits(ref_hidden), temperature)
+            learner.actor.distribution(prompt_ids, response_ids, temperature),
+            learner.reference.distribution(prompt_ids, response_ids, temperature),
         )
     return Rollout(
         prompt_ids=prompt_ids,
@@ -110,13 +111,13 @@ def made_rollout(**changes: Any) -> Rollout:
 
 
 def made_scored(log_probs: Tensor, response_ids: Tensor, values: Tensor) -> Scored:
-    """A policy's view with given distributions."""
+    """A policy's view with given distributions, against a uniform reference."""
     mask = response_ids >= 0
     ids = response_ids.masked_fill(~mask, 0).unsqueeze(-1)
     return Scored(
-        log_probs=log_probs,
         logprobs=log_probs.gather(-1, ids).squeeze(-1).masked_fill(~mask, 0.0),
         entropy=-(log_probs.exp() * log_probs).sum(-1),
+        kl=(log_probs.exp() * (log_probs + math.log(log_probs.shape[-1]))).sum(-1),
         values=values,
     )
 

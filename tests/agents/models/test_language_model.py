@@ -22,7 +22,8 @@ def test_left_padding_moves_nothing(family: str) -> None:
     alone = actor.score(torch.tensor([[1, 5, 6]]), response, 1.0)
     for width in (4, 9):
         wide = actor.score(padded([[1, 5, 6]], width), response, 1.0)
-        assert torch.allclose(alone.log_probs, wide.log_probs, atol=1e-12, rtol=0)
+        assert torch.allclose(alone.logprobs, wide.logprobs, atol=1e-12, rtol=0)
+        assert torch.allclose(alone.entropy, wide.entropy, atol=1e-12, rtol=0)
         assert torch.allclose(alone.values, wide.values, atol=1e-12, rtol=0)
 
 
@@ -30,10 +31,10 @@ def test_left_padding_moves_nothing(family: str) -> None:
 def test_what_follows_a_position_does_not_change_it(family: str) -> None:
     actor = tiny_actor(family, dtype=torch.float64)
     prompt = torch.tensor([[1, 5, 6]])
-    one = actor.score(prompt, torch.tensor([[3, 4, 2]]), 1.0)
-    two = actor.score(prompt, torch.tensor([[3, 9, -1]]), 1.0)
-    assert torch.allclose(one.log_probs[:, :2], two.log_probs[:, :2], atol=1e-12, rtol=0)
-    assert two.logprobs[0, 2] == 0.0
+    one = actor.distribution(prompt, torch.tensor([[3, 4, 2]]), 1.0)
+    two = actor.distribution(prompt, torch.tensor([[3, 9, -1]]), 1.0)
+    assert torch.allclose(one[:, :2], two[:, :2], atol=1e-12, rtol=0)
+    assert actor.score(prompt, torch.tensor([[3, 9, -1]]), 1.0).logprobs[0, 2] == 0.0
 
 
 @pytest.mark.case(10)
@@ -68,7 +69,7 @@ def test_attention_dropout_of_other_families_is_off_too() -> None:
 def test_rows_of_the_output_layer_beyond_the_vocabulary_are_never_drawn() -> None:
     model = tiny_model("llama")
     smaller = LanguageModel(model, VOCABULARY - 3)
-    log_probs = smaller.score(torch.tensor([[1, 5]]), torch.tensor([[3]]), 1.0).log_probs
+    log_probs = smaller.distribution(torch.tensor([[1, 5]]), torch.tensor([[3]]), 1.0)
     assert log_probs.shape == (1, 1, VOCABULARY - 3)
     assert log_probs.exp().sum().item() == pytest.approx(1.0, abs=1e-5)
 
