@@ -14,10 +14,11 @@ from pettingzoo import AECEnv
 from pettingzoo.utils.wrappers import OrderEnforcingWrapper
 
 from cory_env import render
+from cory_env.chat import ChatSettings
 from cory_env.episode import Episode
 from cory_env.mixing import MixingSpec
 from cory_env.records import Query
-from cory_env.rewards.base import RewardSpec, checked_scores
+from cory_env.rewards.base import RewardSpec, score_batch
 from cory_env.roles import check_turn_order
 from cory_env.rules import GameRules
 from cory_env.schedule import EpisodeSchedule, check_role_schedule
@@ -41,7 +42,8 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
         tokenizer: a `tokenizers.Tokenizer`, a Hugging Face tokenizer or a folder; None: the task's
             own.
         split: queries to play with: "train", "validation" or "test".
-        data: the user's own query file (.txt, .jsonl, .csv); None: the task's own queries.
+        data: the user's own queries: a file (.txt, .jsonl, .csv, .parquet), a folder of files that
+            name their split, or for some tasks a hub name; None: the task's own queries.
         action_level: "response" (an action is a whole response) or "token" (one token).
         n_agents: number of agents.
         knowledge_transfer: whether later agents read the earlier responses.
@@ -52,6 +54,8 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
         max_prompt_tokens: longest prompt; None: the task's own.
         reward: a name, a weighted sum such as "0.7*vader + 0.3*module:name", or a callable
             `(queries, responses) -> scores`; None: the task's own.
+        chat: `ChatSettings`: use of the model's chat template, system prompt, examples; None: the
+            template where the tokenizer has one and the task asks something.
         render_mode: None, "human" (prints the dialogue as it happens) or "ansi" (`render` returns
             it).
 
@@ -106,6 +110,7 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
         max_response_tokens: int | None = None,
         max_prompt_tokens: int | None = None,
         reward: RewardSpec | None = None,
+        chat: ChatSettings | None = None,
         render_mode: str | None = None,
     ) -> None:
         EzPickle.__init__(
@@ -122,6 +127,7 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
             max_response_tokens=max_response_tokens,
             max_prompt_tokens=max_prompt_tokens,
             reward=reward,
+            chat=chat,
             render_mode=render_mode,
         )
         if render_mode not in (None, *RENDER_MODES):
@@ -139,6 +145,7 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
             max_response_tokens=max_response_tokens,
             max_prompt_tokens=max_prompt_tokens,
             reward=reward,
+            chat=chat,
         )
         self.role_schedule = check_role_schedule(role_schedule)
         self.render_mode = render_mode
@@ -209,9 +216,10 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
         self._cumulative_rewards[agent] = 0.0
         self._clear_rewards()
         if episode.over:
-            episode.settle(
-                checked_scores(self.rules.reward, episode.scored_queries(), episode.responses())
-            )
+            queries, responses = episode.scored_queries(), episode.responses()
+            batch = score_batch(self.rules.reward, queries, responses)
+            parts = [batch.parts_of(seat) for seat in range(len(responses))]
+            episode.settle(batch.scores, parts=parts)
             self.rewards = episode.payoffs()
             self.terminations = dict.fromkeys(self.agents, True)
         self.infos = {name: episode.info(name) for name in self.agents}
@@ -287,6 +295,7 @@ def env(  # noqa: PLR0913  (the keywords of the game)
     max_response_tokens: int | None = None,
     max_prompt_tokens: int | None = None,
     reward: RewardSpec | None = None,
+    chat: ChatSettings | None = None,
     render_mode: str | None = None,
 ) -> OrderEnforcingWrapper[str, Observation, Any]:
     """Make the game behind PettingZoo's check of the order of calls.
@@ -308,6 +317,7 @@ def env(  # noqa: PLR0913  (the keywords of the game)
             max_response_tokens=max_response_tokens,
             max_prompt_tokens=max_prompt_tokens,
             reward=reward,
+            chat=chat,
             render_mode=render_mode,
         )
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -175,6 +175,7 @@ class Episode:
         self,
         scores: Sequence[float] | NDArray[np.float64],
         others: Sequence[float] | NDArray[np.float64] | None = None,
+        parts: Sequence[Mapping[str, float] | None] | None = None,
     ) -> None:
         """Write down scores and pay everybody.
 
@@ -182,6 +183,7 @@ class Episode:
             scores: one for each seat, [n].
             others: scores of another episode, which the mixing sees in place of those of the
                 *other* seats (a placebo), [n]; None: this episode's own.
+            parts: by seat what the parts of a weighted sum said, only to be written down, [n].
 
         Raises:
             ValueError: if the episode is not over or the number of scores is wrong.
@@ -195,9 +197,10 @@ class Episode:
                 f"payoffs must be finite, got {np.asarray(payoffs).tolist()} for the scores "
                 f"{own.tolist()} of query {self.query.text[:200]!r}"
             )
+        said = [None] * len(own) if parts is None else parts
         self._turns = [
-            replace(turn, score=float(score), payoff=float(payoff))
-            for turn, score, payoff in zip(self._turns, own, payoffs, strict=True)
+            replace(turn, score=float(score), payoff=float(payoff), parts=part)
+            for turn, score, payoff, part in zip(self._turns, own, payoffs, said, strict=True)
         ]
 
     def payoffs(self) -> dict[str, float]:

@@ -25,6 +25,13 @@ class Query:
     def __str__(self) -> str:
         return self.text
 
+    @property
+    def shown(self) -> str:
+        """The beginning of its text in quotes, and where it stands in the user's data, if there."""
+        known = [name for name in ("file", "split", "line", "row") if name in self.metadata]
+        words = [f"{'' if name == 'file' else f'{name} '}{self.metadata[name]}" for name in known]
+        return f"{self.text[:200]!r}" + (f" ({', '.join(words)})" if words else "")
+
 
 @dataclass(frozen=True)
 class Turn:
@@ -41,6 +48,8 @@ class Turn:
         truncated: True if the length limit cut the response.
         score: what the reward says of this response; None until the episode is settled.
         payoff: what the agent was paid; None until the episode is settled.
+        parts: where the reward is a weighted sum, by name what each part says of this response,
+            unweighted; else None.
     """
 
     agent: str
@@ -53,6 +62,7 @@ class Turn:
     truncated: bool
     score: float | None
     payoff: float | None
+    parts: Mapping[str, float] | None = field(default=None, hash=False)
 
 
 @dataclass(frozen=True)
@@ -77,7 +87,14 @@ class EpisodeRecord:
         """
         try:
             turns = [
-                Turn(**{**turn, "response_ids": tuple(turn["response_ids"])})
+                # Records of before there were parts have none.
+                Turn(
+                    **{
+                        **turn,
+                        "response_ids": tuple(turn["response_ids"]),
+                        "parts": _parts(turn.get("parts")),
+                    }
+                )
                 for turn in data["turns"]
             ]
             return cls(query=Query(**data["query"]), turns=tuple(turns))
@@ -100,3 +117,11 @@ class EpisodeRecord:
         except RecursionError as error:
             raise ValueError("this is no record of an episode: it is nested too deeply") from error
         return cls.from_dict(data)
+
+
+def _parts(given: Any) -> dict[str, float] | None:
+    if given is None:
+        return None
+    if not isinstance(given, dict) or not all(type(v) in (int, float) for v in given.values()):
+        raise TypeError(f"parts must be numbers by name, got {given!r:.200}")
+    return {name: float(score) for name, score in given.items()}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from gymnasium import spaces
 
+from cory_env.chat import ChatFrame, ChatSettings, chat_frame
 from cory_env.mixing import Mixing, MixingSpec, mixing
 from cory_env.prompts import PromptBuilder
 from cory_env.records import Query
@@ -36,6 +37,8 @@ class GameRules:
         max_response_tokens: T, end token included.
         max_prompt_tokens: longest prompt in tokens.
         reward: scores of responses.
+        chat: whether and how prompts become chats.
+        frame: what the model's chat template puts round them; None where it is not used.
     """
 
     task: Task
@@ -47,6 +50,8 @@ class GameRules:
     max_response_tokens: int
     max_prompt_tokens: int
     reward: Reward
+    chat: ChatSettings
+    frame: ChatFrame | None
 
     @classmethod
     def make(
@@ -62,13 +67,14 @@ class GameRules:
         max_response_tokens: int | None = None,
         max_prompt_tokens: int | None = None,
         reward: RewardSpec | None = None,
+        chat: ChatSettings | None = None,
     ) -> GameRules:
         """Check the settings and fill in the task's own where None is given.
 
         Args:
             task: a task's name, `module:name`, or a `Task`.
             tokenizer: anything that `as_tokenizer` takes.
-            data: the user's own query file; only with a task given by name.
+            data: the user's own queries; only with a task given by name.
             action_level: "response" (an action is a whole response) or "token".
             n_agents: number of agents.
             knowledge_transfer: whether later seats read the earlier responses.
@@ -76,6 +82,8 @@ class GameRules:
             max_response_tokens: T.
             max_prompt_tokens: longest prompt.
             reward: a name, a weighted sum or a callable.
+            chat: use of the model's chat template, system prompt and examples; None: the template
+                where the tokenizer has one and the task asks something.
 
         Raises:
             ValueError: for any setting that does not fit; the message names it.
@@ -94,9 +102,14 @@ class GameRules:
                 f"knowledge_transfer must be True or False, got {knowledge_transfer!r}"
             )
         check_n_agents(n_agents)
+        chat = ChatSettings() if chat is None else chat
+        if not isinstance(chat, ChatSettings):
+            raise ValueError(f"chat must be ChatSettings or None, got {chat!r}")
+        text_tokenizer = task.tokenizer() if tokenizer is None else as_tokenizer(tokenizer)
+        text_tokenizer, frame = chat_frame(task, text_tokenizer, chat)
         return cls(
             task=task,
-            tokenizer=task.tokenizer() if tokenizer is None else as_tokenizer(tokenizer),
+            tokenizer=text_tokenizer,
             n_agents=n_agents,
             knowledge_transfer=knowledge_transfer,
             mixing=mixing(reward_mixing, n_agents),
@@ -107,7 +120,9 @@ class GameRules:
             max_prompt_tokens=_length(
                 "max_prompt_tokens", max_prompt_tokens, task.max_prompt_tokens
             ),
-            reward=task.reward if reward is None else make_reward(reward),
+            reward=task.needed_reward() if reward is None else make_reward(reward),
+            chat=chat,
+            frame=frame,
         )
 
     @cached_property
@@ -123,7 +138,7 @@ class GameRules:
     @cached_property
     def prompts(self) -> PromptBuilder:
         """The builder of this game's prompts."""
-        return PromptBuilder(self.task, self.tokenizer, self.max_prompt_tokens)
+        return PromptBuilder(self.task, self.tokenizer, self.max_prompt_tokens, self.frame)
 
     @property
     def observation_width(self) -> int:

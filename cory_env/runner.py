@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from cory_env.episode import Episode
 from cory_env.records import EpisodeRecord, Query
-from cory_env.rewards.base import checked_scores
+from cory_env.rewards.base import score_batch
 from cory_env.roles import check_turn_order
 from cory_env.rules import GameRules
 from cory_env.tokens import pad_left
@@ -18,18 +18,27 @@ from cory_env.tokens import pad_left
 PLACEBOS = ("own", "permuted")
 
 
-def derangement(n: int, rng: np.random.Generator) -> list[int]:
-    """Return a random permutation of range(n) that moves everything: one uniform cycle of length n.
+def derangement(n: int, rng: np.random.Generator, block: int = 1) -> list[int]:
+    """Return a random permutation of range(n) that moves every block: one cycle of the blocks.
+
+    Args:
+        n: a multiple of `block`.
+        rng: draws the cycle, uniformly.
+        block: numbers that move together, and keep their places in the block.
 
     Raises:
-        ValueError: if n is below 2, where there is none.
+        ValueError: if there are fewer than 2 blocks, where there is none.
     """
-    if n < 2:
-        raise ValueError(f"a permuted batch needs at least 2 episodes, got {n}")
-    cycle = rng.permutation(n)
-    permutation = np.empty(n, dtype=np.int64)
+    blocks, rest = divmod(n, block)
+    if rest:
+        raise ValueError(f"a permuted batch must be whole blocks of {block}, got {n} episodes")
+    if blocks < 2:
+        of = "" if block == 1 else f" in blocks of {block}"
+        raise ValueError(f"a permuted batch needs at least {2 * block} episodes{of}, got {n}")
+    cycle = rng.permutation(blocks)
+    permutation = np.empty(blocks, dtype=np.int64)
     permutation[cycle] = np.roll(cycle, 1)
-    return [int(index) for index in permutation]
+    return [int(index) * block + place for index in permutation for place in range(block)]
 
 
 class LockStepRunner:
@@ -75,11 +84,18 @@ class LockStepRunner:
         self._read_from: list[int] = []
         self._paid_from: list[int] = []
 
+    @property
+    def paid_from(self) -> list[int]:
+        """Return the episode whose scores the mixing sees for the other seats, [B]."""
+        return list(self._paid_from) if self._permuted_scores else list(range(len(self.episodes)))
+
     def begin(
         self,
         queries: Sequence[Query],
         turn_order: Sequence[str],
         rng: np.random.Generator | None = None,
+        *,
+        block: int = 1,
     ) -> None:
         """Fix the queries and the turn order of a batch and start its episodes.
 
@@ -87,6 +103,8 @@ class LockStepRunner:
             queries: one for each episode, [B].
             turn_order: the agents by seat, the same in all episodes.
             rng: draws the permutations; needed only for a permuted batch.
+            block: episodes of one query, which stand together; a permuted batch takes what belongs
+                to another block, and so to another query.
 
         Raises:
             ValueError: if the order is wrong, a query does not fit, or a permuted batch has no
@@ -97,8 +115,8 @@ class LockStepRunner:
         if self._permuted_transfer or self._permuted_scores:
             if rng is None:
                 raise ValueError("a permuted batch needs rng")
-            self._read_from = derangement(len(queries), rng)
-            self._paid_from = derangement(len(queries), rng)
+            self._read_from = derangement(len(queries), rng, block)
+            self._paid_from = derangement(len(queries), rng, block)
         self._queries = list(queries)
         self._turn_order = order
         self.episodes = episodes
@@ -111,6 +129,8 @@ class LockStepRunner:
             ValueError: if an id is not in the batch.
         """
         for index in self._known(ids):
+            if not self.episodes[index].touched:
+                continue  # it stands at its beginning
             self.episodes[index] = Episode(self.rules, self._queries[index], self._turn_order)
 
     def observe(self, ids: Sequence[int]) -> tuple[list[str], NDArray[np.int64]]:
@@ -189,11 +209,13 @@ class LockStepRunner:
         ended = [self.episodes[index] for index in ids]
         queries = [query for episode in ended for query in episode.scored_queries()]
         responses = [text for episode in ended for text in episode.responses()]
-        flat = checked_scores(self.rules.reward, queries, responses)
-        scores = dict(zip(ids, flat.reshape(len(ids), self.rules.n_agents), strict=True))
-        for index, episode in zip(ids, ended, strict=True):
+        batch = score_batch(self.rules.reward, queries, responses)
+        n = self.rules.n_agents
+        scores = dict(zip(ids, batch.scores.reshape(len(ids), n), strict=True))
+        for place, (index, episode) in enumerate(zip(ids, ended, strict=True)):
             others = scores[self._paid_from[index]] if self._permuted_scores else None
-            episode.settle(scores[index], others)
+            parts = [batch.parts_of(row) for row in range(place * n, (place + 1) * n)]
+            episode.settle(scores[index], others, parts)
             self.finished[index] = episode.record()
 
     def _exchange_references(self, ids: list[int]) -> None:

@@ -8,6 +8,10 @@ from typing import Any
 
 from cory_env.registry import resolve
 from cory_env.tasks.base import SPLITS, Task
+from cory_env.tasks.custom import CustomTask
+from cory_env.tasks.gsm8k import Gsm8kTask
+from cory_env.tasks.gsm_symbolic import GsmSymbolicTask
+from cory_env.tasks.imdb import ImdbTask
 from cory_env.tasks.reviews import ReviewsTask
 from cory_env.tasks.sums import SumsTask
 from cory_env.tasks.target import TargetTask
@@ -16,6 +20,10 @@ TASKS: dict[str, Callable[..., Task]] = {
     "reviews": ReviewsTask,
     "sums": SumsTask,
     "target": TargetTask,
+    "imdb": ImdbTask,
+    "gsm8k": Gsm8kTask,
+    "gsm_symbolic": GsmSymbolicTask,
+    "custom": CustomTask,
 }
 
 __all__ = ["SPLITS", "TASKS", "Task", "make_task"]
@@ -26,7 +34,7 @@ def make_task(name: str, **kwargs: Any) -> Task:
 
     Args:
         name: a key of TASKS, or `module:name` of a Task class from anywhere.
-        kwargs: the task's own keywords; every task takes `data` (own query file) and `reward`.
+        kwargs: the task's own keywords; every task takes `data` (own queries) and `reward`.
 
     Raises:
         ValueError: if the name is unknown, it is not a task, or a keyword is wrong.

@@ -27,6 +27,7 @@ class ReviewsTask(Task):
     name = "reviews"
     default_model = "builtin:reviews"
     default_reward = "vader"
+    completion = True
     max_prompt_tokens = 64
     max_response_tokens = 12
     training_defaults: Mapping[str, float | int | str] = {
@@ -53,14 +54,28 @@ class ReviewsTask(Task):
         earlier_responses: Sequence[str],
     ) -> str:
         """Return the opening, or the template with what the role may read; see `Task.prompt`."""
-        if not earlier_responses:
-            return query.text
-        quoted = " ".join(f'"{query.text}{text}"' for text in earlier_responses)
-        return f"I can make this sentence {quoted} more positive: {query.text}"
+        return more_positive(query, earlier_responses)
 
     def tokenizer(self) -> TextTokenizer:
         """Return the byte-level tokenizer of the built-in model."""
-        return as_tokenizer(FOLDER / "tokenizer")
+        return reviews_tokenizer()
+
+
+def more_positive(query: Query, earlier_responses: Sequence[str]) -> str:
+    """Return the opening, or the paper's template with what an observer may read.
+
+    Source: Ma et al., "Coevolving with the Other You" (CORY), NeurIPS 2024, the IMDB task; the
+        quotes are those of its code, and several earlier responses stand one after the other.
+    """
+    if not earlier_responses:
+        return query.text
+    quoted = " ".join(f'"{query.text}{text}"' for text in earlier_responses)
+    return f"I can make this sentence {quoted} more positive: {query.text}"
+
+
+def reviews_tokenizer() -> TextTokenizer:
+    """Return the byte-level tokenizer of the built-in model, which spells any text."""
+    return as_tokenizer(FOLDER / "tokenizer")
 
 
 @lru_cache

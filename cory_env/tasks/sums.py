@@ -61,6 +61,7 @@ class SumsTask(Task):
     name = "sums"
     default_model = "builtin:sums"
     default_reward = "exact_number"
+    completion = True
     max_prompt_tokens = 64
     max_response_tokens = 8
     # Scores of 0 and 1 are noisy: large batches, and small minibatches for enough steps.

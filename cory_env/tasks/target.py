@@ -52,6 +52,7 @@ class TargetTask(Task):
     name = "target"
     default_model = "builtin:target"
     default_reward = "target"
+    completion = True
     # `<s> a d |` and, for each of two earlier responses, three words and ` |`.
     max_prompt_tokens = 12
     max_response_tokens = 3

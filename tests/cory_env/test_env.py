@@ -30,6 +30,7 @@ from cory_env.registration import environment_id
 from cory_env.rewards import RewardError
 from cory_env.tasks import TASKS
 from tests.cory_env.games import AD, HIDDEN_AD, TOKEN, action, observed, play
+from tests.cory_env.tasks import small_data
 
 A0, A1 = "agent_0", "agent_1"
 LEVELS = ("response", "token")
@@ -39,7 +40,8 @@ every_task = pytest.mark.parametrize("task", sorted(TASKS))
 
 def maker(task: str, **settings: Any) -> Callable[..., Any]:
     """What PettingZoo's tests take: a constructor through the registry."""
-    return lambda **more: pettingzoo.make("aec", environment_id(task), **settings, **more)
+    needed = {**small_data.settings(task), **settings}
+    return lambda **more: pettingzoo.make("aec", environment_id(task), **needed, **more)
 
 
 def started(**settings: Any) -> CoryEnv:
@@ -58,7 +60,7 @@ def started(**settings: Any) -> CoryEnv:
 def test_pettingzoo_api(task: str, action_level: str, n_agents: int) -> None:
     settings: dict[str, Any] = {"action_level": action_level, "n_agents": n_agents}
     api_test(maker(task, **settings)(), num_cycles=40)
-    api_test(cory_v0.raw_env(task, **settings), num_cycles=40)
+    api_test(cory_v0.raw_env(task, **small_data.settings(task), **settings), num_cycles=40)
 
 
 @pytest.mark.case(61)
@@ -111,6 +113,7 @@ def test_the_keywords_are_those_of_the_specification() -> None:
         "max_response_tokens": None,
         "max_prompt_tokens": None,
         "reward": None,
+        "chat": None,
         "render_mode": None,
     }
     for function in (cory_v0.env, cory_v0.raw_env):
@@ -118,7 +121,7 @@ def test_the_keywords_are_those_of_the_specification() -> None:
         assert {name: p.default for name, p in parameters.items()} == expected
         assert [p.kind.name for p in parameters.values()] == [
             "POSITIONAL_OR_KEYWORD",
-            *["KEYWORD_ONLY"] * 12,
+            *["KEYWORD_ONLY"] * 13,
         ]
 
 

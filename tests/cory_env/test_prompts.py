@@ -11,6 +11,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 from cory_env.prompts import Prompt, PromptBuilder
 from cory_env.records import Query
+from cory_env.tasks import make_task
 from cory_env.tasks.target import LETTERS, TargetTask
 from cory_env.tokens import as_tokenizer
 from tests.cory_env.games import AD, TOKEN, ids
@@ -119,3 +120,66 @@ def test_a_character_cut_in_half_leaves_nothing_behind() -> None:
     )
     assert prompt.text == 'I can make this "x \u20ac" better: x '
     assert len(prompt.ids) <= 35
+
+
+# Special tokens in what is quoted.
+
+wild = st.lists(
+    st.sampled_from(["<s>", "</s>", "<pad>", "<unk>", "<", "s>", "/", "a", " ", "\n", "\u20ac"]),
+    max_size=6,
+).map("".join)
+
+
+@given(question=wild, answers=st.lists(wild, max_size=2), task=st.sampled_from(["sums", "reviews"]))
+def test_no_query_and_no_response_becomes_a_special_token(
+    question: str, answers: list[str], task: str
+) -> None:
+    made = builder(400, make_task(task))
+    prompt = made.build("observer_2", Query(f"q{question}"), answers)
+    assert [i for i in prompt.ids if i < 3] == [1]  # <pad>, <s> and </s> are 0 to 2
+    shown = made.tokenizer.backend.decode(list(prompt.ids), skip_special_tokens=False)
+    assert shown == f"<s>{prompt.text}"
+
+
+class Handmade(TargetTask):
+    """A prompt in which the task itself writes special tokens, and strips what it quotes."""
+
+    def prompt(self, role: str, query: Query, earlier_responses: Any) -> str:
+        quoted = "".join(f"<s>{text.strip()}</s>" for text in earlier_responses)
+        return f"<s>{query.text}|{query.metadata.get('note')}</s>{quoted}<s>"
+
+
+@pytest.mark.case(30)
+def test_the_special_tokens_of_the_task_itself_stay() -> None:
+    made = builder(400, Handmade(), make_task("sums").tokenizer())
+    query = Query("</s><s>", metadata={"note": "</s>", "line": 3})
+    prompt = made.build("observer", query, (" <s> ",))
+    assert prompt.text == "<s></s><s>|</s></s><s><s></s><s>"
+    assert [i for i in prompt.ids if i < 3] == [1, 2, 1, 2, 1]
+    shown = made.tokenizer.backend.decode(list(prompt.ids), skip_special_tokens=False)
+    assert shown == prompt.text
+
+
+def test_where_a_task_looks_into_its_quotes_nothing_is_a_special_token() -> None:
+    class Looking(Handmade):
+        def prompt(self, role: str, query: Query, earlier_responses: Any) -> str:
+            return f"<s>{len(query.text)} {query.text}"
+
+    class Refusing(Handmade):
+        def prompt(self, role: str, query: Query, earlier_responses: Any) -> str:
+            if "\U000f0000" in query.text:
+                raise RuntimeError("never seen such a sign")
+            return f"<s>4 {query.text}"
+
+    for task in (Looking(), Refusing()):
+        made = builder(400, task, make_task("sums").tokenizer())
+        prompt = made.build("pioneer", Query("</s>"))
+        assert prompt.text == "<s>4 </s>"
+        assert [i for i in prompt.ids if i < 3] == [1]  # the one that the tokenizer puts in front
+
+
+def test_a_reference_that_is_cut_keeps_what_it_spells() -> None:
+    prompt = builder(30, make_task("sums")).build("observer", Query("1 + 2"), ("a" * 30 + "</s>",))
+    # "<s>Q: 1 + 2", a new line, "R: ", a new line and "A:" are 16 tokens
+    assert prompt.text == f"Q: 1 + 2\nR: {'a' * 10}</s>\nA:"
+    assert (len(prompt.ids), prompt.dropped_tokens) == (30, 20)

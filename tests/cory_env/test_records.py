@@ -47,9 +47,32 @@ def test_json_of_a_record_written_out_in_full() -> None:
                 "truncated": False,
                 "score": 1.0,
                 "payoff": 2.0,
+                "parts": None,
             }
         ],
     }
+
+
+def test_parts_of_a_weighted_score_are_kept() -> None:
+    turn = dataclasses.replace(TURN, parts={"vader": 0.5, "my_reward:score": -1.0})
+    record = EpisodeRecord(Query("a d"), (turn, TURN))
+    assert record.to_dict()["turns"][0]["parts"] == {"vader": 0.5, "my_reward:score": -1.0}
+    assert EpisodeRecord.from_json(record.to_json()) == record
+    assert {turn: 1}[turn] == 1  # a turn can be a key, with parts too
+
+
+def test_a_record_of_before_there_were_parts_is_read() -> None:
+    data = EpisodeRecord(Query("a d"), (TURN,)).to_dict()
+    del data["turns"][0]["parts"]
+    assert EpisodeRecord.from_dict(data).turns == (TURN,)
+
+
+@pytest.mark.parametrize("parts", [3, [1.0], {"a": "1"}, {"a": None}, {"a": True}, "a"])
+def test_parts_that_are_no_numbers_by_name_are_refused(parts: object) -> None:
+    data = EpisodeRecord(Query("a d"), (TURN,)).to_dict()
+    data["turns"][0]["parts"] = parts
+    with pytest.raises(ValueError, match=r"no record of an episode: parts must be numbers by name"):
+        EpisodeRecord.from_dict(data)
 
 
 turns = st.builds(
@@ -64,6 +87,8 @@ turns = st.builds(
     truncated=st.booleans(),
     score=st.none() | st.floats(allow_nan=False, allow_infinity=False),
     payoff=st.none() | st.floats(allow_nan=False, allow_infinity=False),
+    parts=st.none()
+    | st.dictionaries(st.text(), st.floats(allow_nan=False, allow_infinity=False), max_size=2),
 )
 queries = st.builds(
     Query,
@@ -78,3 +103,10 @@ def test_json_round_trip_on_one_line(record: EpisodeRecord) -> None:
     line = record.to_json()
     assert "\n" not in line
     assert EpisodeRecord.from_json(line) == record
+
+
+def test_a_query_is_shown_with_its_place() -> None:
+    assert Query("how?").shown == "'how?'"
+    assert Query("how?", None, {"line": 3}).shown == "'how?' (line 3)"
+    place = {"row": 7, "split": "train", "file": "a.csv", "level": 1}
+    assert Query("x" * 300, None, place).shown == f"'{'x' * 200}' (a.csv, split train, row 7)"

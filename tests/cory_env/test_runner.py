@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from cory_env.env import CoryEnv
 from cory_env.records import Query
-from cory_env.rewards import RewardError
+from cory_env.rewards import RewardError, WeightedReward
 from cory_env.roles import agent_names, rotate
 from cory_env.runner import LockStepRunner, derangement
 from cory_env.tasks.target import LETTERS, TargetTask
@@ -56,6 +56,8 @@ def test_it_equals_single_environments_bit_for_bit(
             len(r) / 7 + (q.answer == r[:1]) / 3 for q, r in zip(queries, responses, strict=True)
         ],
     }
+    if data.draw(st.booleans()):
+        kwargs["reward"] = WeightedReward(((0.3, kwargs["reward"]), (0.7, Counting())))
     queries = data.draw(
         st.lists(st.sampled_from(task.queries("validation")), min_size=1, max_size=4)
     )
@@ -107,6 +109,45 @@ def test_one_reward_call_for_all_episodes_that_end_in_a_step() -> None:
     assert reward.sizes == [6]
     runner.step([action("b")], [3])
     assert reward.sizes == [6, 2]
+
+
+def test_parts_of_a_weighted_reward_are_kept_by_response_with_one_call_a_part() -> None:
+    one, two = Counting(), Counting()
+    length = lambda queries, responses: [float(len(r)) for r in responses]  # noqa: E731
+    reward = WeightedReward(((0.5, one), (-1.0, length), (0.25, two)), ("one", "long", "two"))
+    runner = begun([AD, BC], reward=reward, order=("agent_1", "agent_0"))
+    runner.step([action("a"), action("b c")], [0, 1])
+    runner.step([action("a b c"), action("a")], [0, 1])
+    assert one.sizes == two.sizes == [4]
+    turns = [turn for record in runner.finished if record for turn in record.turns]
+    # right, length: "a" 1, 1; "a b c" 1, 5; "b c" 1, 3; "a" 0, 1
+    assert [turn.agent for turn in turns] == ["agent_1", "agent_0", "agent_1", "agent_0"]
+    assert [turn.parts for turn in turns] == [
+        {"one": 1.0, "long": 1.0, "two": 1.0},
+        {"one": 1.0, "long": 5.0, "two": 1.0},
+        {"one": 1.0, "long": 3.0, "two": 1.0},
+        {"one": 0.0, "long": 1.0, "two": 0.0},
+    ]
+    assert [turn.score for turn in turns] == [-0.25, -4.25, -2.25, -1.0]
+
+
+def test_a_single_reward_has_no_parts() -> None:
+    runner = begun([AD], reward=Counting())
+    runner.step([action("a")], [0])
+    runner.step([action("a")], [0])
+    assert [turn.parts for turn in runner.finished[0].turns] == [None, None]  # type: ignore[union-attr]
+
+
+def test_in_a_permuted_batch_parts_are_ones_own() -> None:
+    runner = begun([AD, BC, AD], 0, reward="2*target", scores="permuted")
+    runner.step([action("a"), action("c"), action("b")], range(3))
+    runner.step([action("a"), action("b"), action("b")], range(3))
+    own = [[turn.parts for turn in r.turns] for r in runner.finished if r]
+    assert [[p["target"] for p in pair if p] for pair in own] == [
+        [1.0, 1.0],
+        [0.0, 1.0],
+        [0.0, 0.0],
+    ]
 
 
 def test_at_token_level_only_the_episodes_that_end_are_scored() -> None:

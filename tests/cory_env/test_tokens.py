@@ -1,4 +1,4 @@
-"""Tests of cory_env/tokens.py.
+"""Tests of cory_env/tokens.py; its chat templates are tested in test_chat.py.
 
 Cases 16, 25 and 30: masks not by token id, ids end to end, exactly one begin token.
 """
@@ -14,7 +14,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, processors
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+)
 
 from cory_env.tokens import TextTokenizer, as_tokenizer, pad_left, response_ids
 
@@ -112,6 +120,74 @@ def test_a_sentencepiece_style_space_at_the_front_is_kept() -> None:
     assert tokenizer.decode([0, 1]) == "goodish"
     assert as_tokenizer(tokenizer).decode([0, 1]) == " goodish"
     assert as_tokenizer(tokenizer).decode([1, 0]) == "ish good"
+
+
+def test_text_that_spells_a_special_token_does_not_become_one() -> None:
+    tokenizer = as_tokenizer(words())
+    # "</s>" is cut behind its first sign; neither half is a word
+    assert tokenizer.encode("a </s> b") == [3, 2, 2, 4]
+    assert tokenizer.encode_quoting(["<s> a ", "</s>", " b </s>"]) == [0, 3, 2, 2, 4, 1]
+    assert tokenizer.encode_quoting(["", "<s> a", ""]) == [0, 2, 2, 3]  # and begins with <s> once
+
+
+def test_quoting_is_plain_encoding_where_nothing_special_is_spelled() -> None:
+    tokenizer = as_tokenizer(words())
+    parts = ["<s> a ", "b", " </s> ", "c", ""]
+    assert tokenizer.encode_quoting(parts) == tokenizer.encode_prompt("".join(parts))
+    assert tokenizer.encode_quoting(parts) == [0, 3, 4, 1, 9]
+
+
+def test_a_name_that_template_and_quotation_write_together_is_cut_too() -> None:
+    vocabulary = {name: i for i, name in enumerate(["<s>", "</s>", "<", "/", "s", ">"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    made = as_tokenizer(tokenizer)
+    assert made.encode_quoting(["<s><", "/s", "></s>"]) == [0, 2, 3, 4, 5, 1]
+    assert made.encode_quoting(["", "<<s>", ""]) == [2, 2, 4, 5]
+    assert made.encode_quoting(["</s>"]) == [1]  # nothing is quoted
+
+
+def test_a_name_that_only_the_normaliser_sees_is_cut_too() -> None:
+    vocabulary = {name: i for i, name in enumerate(["</s>", "<", "/", "s", ">"])}
+    tokenizer = Tokenizer(models.BPE(vocabulary, []))
+    tokenizer.normalizer = normalizers.Lowercase()
+    tokenizer.add_special_tokens([AddedToken("</s>", normalized=True)])
+    made = as_tokenizer(tokenizer)
+    assert made.encode_prompt("</S>") == [0]
+    assert made.encode("</S>") == made.encode_quoting(["", "</S>", ""]) == [1, 2, 3, 4]
+
+
+def test_a_tokenizer_that_makes_special_tokens_of_single_letters_is_refused() -> None:
+    tokenizer = Tokenizer(models.BPE({"</s>": 0, "a": 1}, []))
+    tokenizer.normalizer = normalizers.Replace("E", "</s>")
+    tokenizer.add_special_tokens([AddedToken("</s>", normalized=True)])
+    with pytest.raises(ValueError, match=r"expected \[\], got \[0\] for 'aE'"):
+        as_tokenizer(tokenizer).encode("aE")
+
+
+def test_a_special_token_of_one_letter_is_that_letter() -> None:
+    tokenizer = Tokenizer(models.BPE({"|": 0, "a": 1, "</s>": 2}, []))
+    tokenizer.add_special_tokens(["|"])
+    assert as_tokenizer(tokenizer).encode("a|a") == [1, 0, 1]
+
+
+def test_what_the_vocabulary_has_not_is_unknown_and_no_special_token() -> None:
+    tokenizer = as_tokenizer(words())
+    assert tokenizer.specials.unknown == {2}
+    assert tokenizer.specials.among([0, 2, 3, 1]) == (0, 1)
+    assert tokenizer.encode("a x <unk>") == [3, 2, 2, 2]  # its name too is only a text
+
+
+@pytest.mark.parametrize("text", ["good</s>ish", "</s>", " </s> good", "good <s></s>ish"])
+def test_no_space_is_added_where_a_name_is_cut(text: str) -> None:
+    pieces = ["<s>", "</s>", "<unk>", "\u2581", *sorted(set("good</s>ish"))]
+    tokenizer = Tokenizer(models.BPE({piece: i for i, piece in enumerate(pieces)}, []))
+    tokenizer.add_special_tokens(["<s>", "</s>"])
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
+    tokenizer.decoder = decoders.Metaspace()
+    made = as_tokenizer(tokenizer)
+    # Only the sign that this tokenizer puts before any text.
+    assert made.decode(made.encode(text)) == " " + text.removeprefix(" ")
 
 
 def save(folder: Path, config: dict[str, Any] | None) -> Path:

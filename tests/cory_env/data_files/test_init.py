@@ -1,4 +1,4 @@
-"""Tests of cory_env/data_files.py: users' own query files."""
+"""Tests of cory_env/data_files/__init__.py and text.py: users' own query files."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_csv_file_may_quote_commas_and_new_lines(tmp_path: Path) -> None:
         ("q.csv", "query\na,b\n", "q.csv, line 2: more fields than columns"),
         ("q.csv", 'query\n"a\n', "broken CSV"),
         ("q.csv", "query\n", "q.csv: the data file has no queries"),
-        ("q.parquet", "x", "must be a file ending in .txt, .jsonl or .csv"),
+        ("q.json", "[]", "must be a folder, or a file ending in .txt, .jsonl, .csv or .parquet"),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_line(
