@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv demo torture test lint check format models clean
+.PHONY: venv demo torture bench-speed bench-memory test lint check format models clean
 
 venv: $(STAMP)
 
@@ -20,6 +20,14 @@ demo: venv
 # Kills runs at random moments and resumes them; a few minutes.
 torture: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.torture --kills 50
+
+# What two agents take beside one, with and without adapters; two minutes.
+# Ratios to the floor of the arithmetic; minutes, on idle cores.
+bench-speed: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.speed
+
+bench-memory: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.memory
 
 test: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2

@@ -4,6 +4,7 @@ From Python: `agents.train.train(TrainConfig(...))`. Imports go one way: `agents
 `benchmarks` knows `agents`.
 """
 
+import agents.rewards  # noqa: F401  (adds its rewards to those of the game)
 from agents.config import PRESETS, TrainConfig
 
 __all__ = ["PRESETS", "TrainConfig"]

@@ -38,12 +38,22 @@ class AgentState:
     groups: list[dict[str, Any]]
     """Settings of the optimizer."""
     kl_coef: float
+    learner: dict[str, float]
+    """What the learner keeps beside."""
 
 
-def capture(learners: Mapping[str, Learner]) -> dict[str, AgentState]:
-    """Copy the learners' state into main memory."""
+def capture(
+    learners: Mapping[str, Learner], into: Mapping[str, AgentState] | None = None
+) -> dict[str, AgentState]:
+    """Copy the learners' state into main memory.
+
+    Args:
+        learners: by agent id.
+        into: an earlier copy that nobody needs any more; its memory is used again.
+    """
     states = {}
     for agent, learner in learners.items():
+        old = None if into is None else into[agent]
         optimizer = learner.optim.state_dict()
         moments = {
             f"{index}/{name}": torch.as_tensor(value)
@@ -51,10 +61,11 @@ def capture(learners: Mapping[str, Learner]) -> dict[str, AgentState]:
             for name, value in values.items()
         }
         states[agent] = AgentState(
-            weights=_owned(learner.actor.state_dict()),
-            moments=_owned(moments),
+            weights=_owned(learner.actor.state_dict(), {} if old is None else old.weights),
+            moments=_owned(moments, {} if old is None else old.moments),
             groups=optimizer["param_groups"],
             kl_coef=learner.kl_controller.coef,
+            learner=dict(learner.state()),
         )
     return states
 
@@ -85,9 +96,12 @@ def save_checkpoint(
         for agent, own in agents.items():
             save_file(own.weights, fresh / f"{agent}.safetensors")
             save_file(own.moments, fresh / f"{agent}.optimizer.safetensors")
-            write_json(
-                fresh / f"{agent}.json", {"kl_coef": own.kl_coef, "param_groups": own.groups}
-            )
+            numbers = {
+                "kl_coef": own.kl_coef,
+                "param_groups": own.groups,
+                "learner": own.learner,
+            }
+            write_json(fresh / f"{agent}.json", numbers)
         sums = {file.name: _file_sum(file) for file in sorted(fresh.iterdir())}
         whole = {"format": FORMAT, "iteration": iteration, **dict(state), "files": sums}
         write_json(fresh / "state.json", {**whole, "checksum": _state_sum(whole)})
@@ -185,6 +199,7 @@ def load_checkpoint(
         if identity is not None:
             _check_identity(state["run"], identity)
         read = {agent: _read(path, agent, learner) for agent, learner in learners.items()}
+        _load_states(learners, {agent: found[3] for agent, found in read.items()})
     except KeyError as error:
         raise unusable(path, f"it lacks {error}") from error
     except (AttributeError, OSError, TypeError, ValueError, SafetensorError) as error:
@@ -192,11 +207,23 @@ def load_checkpoint(
     except RecursionError as error:
         raise unusable(path, "a file of it is nested too deep") from error
     for agent, learner in learners.items():
-        weights, optimizer, kl_coef = read[agent]
+        weights, optimizer, kl_coef, _ = read[agent]
         learner.actor.load_state_dict(weights, strict=True)
         learner.optim.load_state_dict(optimizer)
         learner.kl_controller.coef = kl_coef
     return state
+
+
+def _load_states(learners: Mapping[str, Learner], states: Mapping[str, dict[str, float]]) -> None:
+    """Put back what the learners keep; if one refuses its part, all are as they were."""
+    before = {agent: learner.state() for agent, learner in learners.items()}
+    try:
+        for agent, learner in learners.items():
+            learner.load_state(states[agent])
+    except (TypeError, ValueError):
+        for agent, learner in learners.items():
+            learner.load_state(before[agent])
+        raise
 
 
 def unusable(path: Path, why: str) -> ValueError:
@@ -243,7 +270,9 @@ def _check_identity(found: Mapping[str, Any], expected: Mapping[str, Any]) -> No
             )
 
 
-def _read(path: Path, agent: str, learner: Learner) -> tuple[dict[str, Tensor], Any, float]:
+def _read(
+    path: Path, agent: str, learner: Learner
+) -> tuple[dict[str, Tensor], Any, float, dict[str, float]]:
     weights = load_file(path / f"{agent}.safetensors")
     own = learner.actor.state_dict()
     if {k: (v.shape, v.dtype) for k, v in weights.items()} != {
@@ -265,7 +294,10 @@ def _read(path: Path, agent: str, learner: Learner) -> tuple[dict[str, Tensor], 
         raise ValueError(f"the KL weight of {agent} is too large") from error
     if not (math.isfinite(kl_coef) and kl_coef >= 0):
         raise ValueError(f"the KL weight of {agent} must be finite and at least 0, got {kl_coef}")
-    return weights, optimizer, kl_coef
+    kept = extra.get("learner", {})
+    if not isinstance(kept, dict):
+        raise ValueError(f"what the learner of {agent} keeps must be values by name, got {kept!r}")
+    return weights, optimizer, kl_coef, kept
 
 
 def _without_rate(group: Mapping[str, Any]) -> dict[str, Any]:
@@ -291,9 +323,18 @@ def _finite(tensors: Iterable[Tensor]) -> bool:
     return all(bool(torch.isfinite(t).all()) for t in tensors)
 
 
-def _owned(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies that share no memory, as the format asks; tied weights are written twice."""
-    return {name: t.detach().to("cpu", copy=True).contiguous() for name, t in tensors.items()}
+def _owned(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies that share no memory, as the format asks; tied weights are written twice.
+
+    Copies are laid out as `into` where it has a tensor of that name and form.
+    """
+    return {name: _copied(t.detach(), into.get(name)) for name, t in tensors.items()}
+
+
+def _copied(tensor: Tensor, into: Tensor | None) -> Tensor:
+    if into is not None and (into.shape, into.dtype) == (tensor.shape, tensor.dtype):
+        return into.copy_(tensor)
+    return tensor.to("cpu", copy=True).contiguous()
 
 
 def _nested_optimizer(tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]) -> Any:

@@ -8,12 +8,32 @@ import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NoReturn
 
 import tyro
 import yaml
 
 from agents.config import PRESETS, TrainConfig, from_mapping
+from agents.distributed import speaks
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChatFlags:
+    """How the prompts of a model become chats; a run has its own settings."""
+
+    chat_template: Literal["auto", "always", "never"] = "auto"
+    """Use of a model's own chat template: auto, always or never. A run has its own."""
+    system_prompt: str | None = None
+    """Text of a system message for a model; a run has its own."""
+    few_shot: Path | None = None
+    """Examples for a model, .jsonl or .csv with query and answer; a run has its own."""
+    generation_prompt: str = ""
+    """Text that begins every answer of a model and is no part of it; a run has its own."""
+
+    @property
+    def chat(self) -> dict[str, Any]:
+        """The flags as settings of a `TrainConfig`."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(ChatFlags)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,17 +133,18 @@ def run_command(command: Callable[[list[str]], None]) -> None:
         command(sys.argv[1:])
     except (ValueError, OSError) as error:
         # Messages of other libraries may have several lines; a log has one for each event.
-        print("error:", " ".join(str(error).split("\n")), file=sys.stderr)
-        raise SystemExit(1) from None
+        _end(1, "error: " + " ".join(str(error).split("\n")))
     except Exception as error:
         if os.environ.get("CORY_TRACEBACK"):
             raise
-        print(
-            f"error: {type(error).__name__}: {' '.join(str(error).split())} "
-            f"(unexpected; set CORY_TRACEBACK=1 to see where)",
-            file=sys.stderr,
-        )
-        raise SystemExit(1) from None
+        text = f"error: {type(error).__name__}: {' '.join(str(error).split())}"
+        _end(1, f"{text} (unexpected; set CORY_TRACEBACK=1 to see where)")
     except KeyboardInterrupt:
-        print("interrupted", file=sys.stderr)
-        raise SystemExit(130) from None
+        _end(130, "interrupted")
+
+
+def _end(status: int, sentence: str) -> NoReturn:
+    """Say a sentence, of several processes once, and exit."""
+    if speaks():
+        print(sentence, file=sys.stderr)
+    raise SystemExit(status) from None

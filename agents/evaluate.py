@@ -8,6 +8,7 @@ from typing import Any
 
 from tqdm import tqdm
 
+from agents.command_line import ChatFlags
 from agents.config import TrainConfig
 from agents.evaluation import evaluate_alone, evaluate_as_observer, evaluation_queries
 from agents.files import write_json
@@ -18,7 +19,7 @@ from cory_env.runner import LockStepRunner
 
 
 @dataclass(frozen=True, kw_only=True)
-class EvalCommand:
+class EvalCommand(ChatFlags):
     """Evaluate trained agents, or a model from elsewhere, at temperature 1 on a fixed stream.
 
     Prints a table and writes the same numbers as JSON.
@@ -32,6 +33,8 @@ class EvalCommand:
     """Of a run: its final agents, or its best one."""
     task: str = "reviews"
     """Task to judge a model on; a run has its own."""
+    task_args: str | None = None
+    """Keywords of that task as name=value, joined by commas."""
     reference: str | None = None
     """Model that KL is measured against. None: what the run started from; for a model, no KL."""
     split: str = "test"
@@ -65,11 +68,13 @@ def evaluate(command: EvalCommand) -> dict[str, Any]:
         raise ValueError(f"queries must be at least 1, got {command.queries}")
     config = TrainConfig(
         task=command.task,
+        task_args=command.task_args,
         method="solo",
         data=command.data,
         reward=command.reward,
         device=command.device,
         trust_remote_code=command.trust_remote_code,
+        **command.chat,
     )
     opened = open_agents(
         run=command.run,

@@ -16,7 +16,7 @@ import numpy as np
 from agents.maths.diversity import distinct_n
 from agents.players import Played, Responder, play
 from agents.streams import stream
-from cory_env.records import EpisodeRecord, Query
+from cory_env.records import EpisodeRecord, Query, Turn
 from cory_env.rewards.base import checked_scores
 from cory_env.runner import LockStepRunner
 from cory_env.tasks.base import Task
@@ -41,10 +41,14 @@ class Evaluation:
     response_tokens: float
     truncated: float
     """Share of responses cut by the length limit."""
+    parts: Mapping[str, float] | None = None
+    """Where the reward is a weighted sum: what each part says, unweighted."""
 
     def to_json(self) -> dict[str, float | None]:
-        """The values by name."""
-        return asdict(self)
+        """The values by name; those of parts are called `score/NAME`."""
+        values = asdict(self)
+        parts = values.pop("parts") or {}
+        return values | {f"score/{name}": score for name, score in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,17 @@ def _summary(task: Task, records: list[EpisodeRecord], played: list[Played]) -> 
         distinct_2=distinct_n([turn.response_ids for turn in last]),
         response_tokens=float(np.mean([len(turn.response_ids) for turn in last])),
         truncated=float(np.mean([turn.truncated for turn in last])),
+        parts=mean_parts(last),
     )
+
+
+def mean_parts(turns: Sequence[Turn]) -> dict[str, float] | None:
+    """Mean score by part of a weighted sum; None where the reward is a single one."""
+    first = turns[0].parts
+    if first is None:
+        return None
+    scores = {name: [turn.parts[name] for turn in turns if turn.parts] for name in first}
+    return {name: float(np.mean(values)) for name, values in scores.items()}
 
 
 def hidden_score(task: Task, records: Sequence[EpisodeRecord]) -> float | None:

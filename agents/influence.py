@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from agents.command_line import ChatFlags
 from agents.config import TrainConfig
 from agents.evaluation import EVALUATION_SEED, evaluation_queries
 from agents.files import write_json
@@ -107,7 +108,7 @@ def _play_nest(
 
 
 @dataclass(frozen=True, kw_only=True)
-class InfluenceCommand:
+class InfluenceCommand(ChatFlags):
     """Measure the pioneer's influence on the observer's score by nested sampling."""
 
     run: Path | None = None
@@ -128,7 +129,7 @@ class InfluenceCommand:
 
 def influence(command: InfluenceCommand) -> Influence:
     """Measure, print, and write the JSON if asked."""
-    config = TrainConfig(task=command.task, method="cory")
+    config = TrainConfig(task=command.task, method="cory", **command.chat)
     opened = open_agents(run=command.run, model=command.model, config=config, reference=None)
     measured = measure_influence(
         LockStepRunner(opened.rules),

@@ -8,7 +8,8 @@ from dataclasses import asdict, dataclass
 import numpy as np
 
 from agents.bridge.learner import UpdateStats
-from agents.evaluation import Evaluation
+from agents.bridge.replay import Extra
+from agents.evaluation import Evaluation, mean_parts
 from agents.maths.masking import masked_mean, masked_sum
 from agents.rollout import Rollout
 from cory_env.records import EpisodeRecord
@@ -26,10 +27,14 @@ class Counters:
     optimizer_steps: int = 0
     seconds: float = 0.0
 
-    def add(self, records: Sequence[EpisodeRecord], steps: int, seconds: float) -> None:
-        """Count an iteration."""
+    def add(
+        self, records: Sequence[EpisodeRecord], steps: int, seconds: float, extra: Extra | None = None
+    ) -> None:
+        """Count an iteration; `extra` is what it cost beside its episodes."""
+        extra = Extra() if extra is None else extra
         self.episodes += len(records)
-        self.scored_responses += sum(len(r.turns) for r in records)
+        self.scored_responses += sum(len(r.turns) for r in records) + extra.responses
+        self.generated_tokens += extra.tokens
         self.generated_tokens += sum(len(t.response_ids) for r in records for t in r.turns)
         self.optimizer_steps += steps
         self.seconds += seconds
@@ -43,6 +48,7 @@ def agent_metrics(
     values: Metrics = {
         "role": turns[0].role,
         "score": float(np.mean([t.score for t in turns])),
+        **{f"score/{name}": score for name, score in (mean_parts(turns) or {}).items()},
         "reward": float(np.mean([t.payoff for t in turns])),
         "kl": float(masked_sum(rollout.kl, rollout.mask).mean()),
         "entropy": float(masked_mean(rollout.entropy, rollout.mask))
@@ -56,6 +62,7 @@ def agent_metrics(
         "clip_fraction": stats.clip_fraction,
         "explained_variance": stats.explained_variance,
         "grad_norm": stats.grad_norm,
+        **stats.logged,
     }
     return {f"{agent}/{name}": value for name, value in values.items()}
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from agents.command_line import ChatFlags
 from agents.config import TrainConfig
 from agents.streams import response_uniforms
 from agents.trained import Opened, open_agents
@@ -18,7 +19,7 @@ from cory_env.roles import check_turn_order
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlayCommand:
+class PlayCommand(ChatFlags):
     """Let agents answer queries one after the other; show who said what and who was paid what."""
 
     run: Path | None = None
@@ -29,10 +30,16 @@ class PlayCommand:
     """Of a run: its final agents, or its best one in every seat."""
     task: str = "reviews"
     """Game for a model; a run has its own."""
+    task_args: str | None = None
+    """Keywords of that task as name=value, joined by commas."""
     query: tuple[str, ...] = ()
     """Queries to answer, each in quotes. None: type them, or pipe them in, one a line."""
     random: int = 0
     """Instead of queries of yours: so many of the task's test queries."""
+    data: Path | None = None
+    """Your own queries for a model; a run has its own."""
+    reward: str | None = None
+    """Reward for a model; a run has its own."""
     turn_order: str | None = None
     """Agents by seat, joined by commas, such as agent_1,agent_0."""
     n_agents: int | None = None
@@ -76,10 +83,14 @@ def play(command: PlayCommand) -> int:
 def _open(command: PlayCommand) -> Opened:
     config = TrainConfig(
         task=command.task,
+        task_args=command.task_args,
+        data=command.data,
+        reward=command.reward,
         n_agents=command.n_agents if command.n_agents != 1 else None,
         method="solo" if command.n_agents == 1 else "cory",
         device=command.device,
         trust_remote_code=command.trust_remote_code,
+        **command.chat,
     )
     return open_agents(
         run=command.run,
@@ -101,8 +112,10 @@ def _game(opened: Opened) -> Any:
         n_agents=rules.n_agents,
         knowledge_transfer=rules.knowledge_transfer,
         reward_mixing=rules.mixing,
+        reward=rules.reward,
         max_response_tokens=rules.max_response_tokens,
         max_prompt_tokens=rules.max_prompt_tokens,
+        chat=rules.chat,
         render_mode="human",
     )
 

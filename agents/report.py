@@ -31,12 +31,15 @@ def evaluation_table(rows: Sequence[tuple[str, Mapping[str, Any]]], title: str) 
     """
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("")
-    for _, label, _ in COLUMNS:
+    # Parts of a weighted reward stand beside their sum.
+    parts = dict.fromkeys(k for _, values in rows for k in values if k.startswith("score/"))
+    shown = (COLUMNS[0], *((k, k.partition("/")[2], "{:.3f}") for k in parts), *COLUMNS[1:])
+    for _, label, _ in shown:
         table.add_column(label, justify="right")
     for label, values in rows:
         cells = [
             "-" if values.get(name) is None else form.format(values[name])
-            for name, _, form in COLUMNS
+            for name, _, form in shown
         ]
         table.add_row(label, *cells)
     return rendered(table)

@@ -49,8 +49,9 @@ PACKAGES = (
 class RunFolder:
     """Paths and files of one run."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, n_processes: int = 1) -> None:
         self.path = path
+        self._n_processes = n_processes
         self.config_file = path / "config.json"
         self.metrics_file = path / "metrics.jsonl"
         self.samples_file = path / "samples.jsonl"
@@ -95,6 +96,18 @@ class RunFolder:
         except OSError as error:
             raise ValueError(f"out {self.path} cannot be written: {error.strerror}") from error
 
+    def check_seen(self) -> None:
+        """Refuse a folder that the main process has claimed elsewhere.
+
+        Raises:
+            ValueError: if this process does not see it.
+        """
+        if not self.config_file.is_file():
+            raise ValueError(
+                f"out {self.path} must lie on a disk that all processes of the run see, and one "
+                f"of them does not find it"
+            )
+
     def abandon(self) -> None:
         """Remove a run in which nothing was trained."""
         shutil.rmtree(self.path)
@@ -106,7 +119,8 @@ class RunFolder:
     def _write_config(self, config: TrainConfig) -> None:
         # Where this once went on is no setting of the run.
         values = {**config.to_json(), "resume_from": None}
-        write_json(self.config_file, {**values, "versions": versions()})
+        made_with = {**versions(), "processes": self._n_processes}
+        write_json(self.config_file, {**values, "versions": made_with})
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -276,6 +290,7 @@ def sample_row(record: EpisodeRecord) -> dict[str, Any]:
         "prompts": {turn.agent: turn.prompt for turn in record.turns},
         "responses": {turn.agent: turn.response for turn in record.turns},
         "scores": {turn.agent: turn.score for turn in record.turns},
+        "parts": {turn.agent: turn.parts for turn in record.turns},
         "rewards": {turn.agent: turn.payoff for turn in record.turns},
     }
 

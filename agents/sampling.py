@@ -7,13 +7,16 @@ second scoring pass of the policy that drew it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-from agents.maths.logprobs import draw, gather_logprobs, log_softmax
-from agents.models.language_model import LanguageModel, spread
+from agents.maths.kl import full_kl
+from agents.maths.logprobs import draw, entropy, gather_logprobs, log_softmax
+from agents.maths.token_statistics import TokenStatistics
+from agents.models.cache import with_room
+from agents.models.language_model import LanguageModel, counted, fitting_positions, spread
 
 CHUNK_ROWS = 64
 """Responses measured at a time, so that [rows, T, V] tensors stay small."""
@@ -31,6 +34,9 @@ class Sampled:
     """The critic's estimate before each token, [B, T]."""
     hidden: Tensor
     """From which each token was drawn, [B, T, H]; 0 after the end."""
+    log_probs: Tensor | None = None
+    """The distributions drawn from, [B, T', V] with T' the longest response; None where that would
+    be too large to keep until it is measured."""
 
     @property
     def mask(self) -> Tensor:
@@ -78,25 +84,41 @@ def sample(
     prompt_ids = trim_left(prompt_ids)
     ends = torch.as_tensor(list(end_ids), device=device)
     response = torch.full((batch, width), -1, dtype=torch.int64, device=device)
-    columns: list[tuple[Tensor, Tensor, Tensor]] = []
+    hiddens: list[Tensor] = []
+    logprobs: list[Tensor] = []
+    whole: list[Tensor] = []
+    keep = batch * width <= fitting_positions(model.vocab_size)
     running = torch.ones(batch, dtype=torch.bool, device=device)
-    fed, mask, cache = prompt_ids, prompt_ids >= 0, None
+    real = prompt_ids >= 0
+    fed, cache = prompt_ids, None
+    mask = None if bool(real.all()) else real
     for t in range(width):
         states, cache = model.trunk(fed, mask, cache, use_cache=True)
+        if t == 0:
+            cache = with_room(cache, width - 1)
         hidden = states[:, -1]
         log_probs = log_softmax(model.logits(hidden), temperature)
         token = draw(log_probs, uniforms[:, t])
         response[:, t] = torch.where(running, token, -1)
-        logprob = gather_logprobs(log_probs, token, running)
-        columns.append((logprob, model.values(hidden), hidden))
+        hiddens.append(hidden)
+        if keep:
+            whole.append(log_probs)
+        else:
+            logprobs.append(gather_logprobs(log_probs, token, running))
         running = running & ~torch.isin(token, ends)
         if not bool(running.any()):
             break
         # Rows that have ended go on being fed something; what they say is never read.
         fed = token.unsqueeze(1)
-        mask = torch.cat([mask, torch.ones_like(fed, dtype=torch.bool)], dim=1)
-    logprobs, values, hiddens = (torch.stack(list(c), dim=1) for c in zip(*columns, strict=True))
-    return _padded(response, logprobs, values, hiddens)
+        if mask is not None:
+            mask = torch.cat([mask, torch.ones_like(fed, dtype=torch.bool)], dim=1)
+    hidden = torch.stack(hiddens, dim=1)
+    drawn = response[:, : hidden.shape[1]]
+    said = torch.stack(whole, dim=1) if keep else None
+    chosen = (
+        torch.stack(logprobs, dim=1) if said is None else gather_logprobs(said, drawn, drawn >= 0)
+    )
+    return replace(_padded(response, chosen, model.values(hidden), hidden), log_probs=said)
 
 
 def _padded(response: Tensor, logprobs: Tensor, values: Tensor, hidden: Tensor) -> Sampled:
@@ -137,12 +159,8 @@ def measure(
         used = max(int(mask.sum(-1).max()), 1)
         hidden = reference.response_hidden(trim_left(prompt_ids[rows]), response[:, :used])
         mask = mask[:, :used]
-        found = policy.statistics(
-            sampled.hidden[rows, :used][mask],
-            response[:, :used][mask],
-            temperature,
-            reference=reference,
-            ref_hidden=hidden[mask],
+        found = _measured_tokens(
+            policy, reference, sampled, rows, counted(hidden, mask), mask, temperature=temperature
         )
         pad = response.shape[1] - used
         columns = (found.entropy, found.kl, found.ref_logprobs)
@@ -157,6 +175,35 @@ def measure(
         kl=joined[1],
         ref_logprobs=joined[2],
         ref_hidden=torch.cat(ref_hidden) if keep_ref_hidden else None,
+    )
+
+
+def _measured_tokens(
+    policy: LanguageModel,
+    reference: LanguageModel,
+    sampled: Sampled,
+    rows: Tensor,
+    ref_hidden: Tensor,
+    mask: Tensor,
+    *,
+    temperature: float,
+) -> TokenStatistics:
+    """Statistics of the tokens of some rows, [N], from the distributions if they were kept."""
+    used = mask.shape[1]
+    ids = counted(sampled.response_ids[rows, :used], mask)
+    if sampled.log_probs is None:
+        hidden = counted(sampled.hidden[rows, :used], mask)
+        return policy.statistics(
+            hidden, ids, temperature, reference=reference, ref_hidden=ref_hidden
+        )
+    own = counted(sampled.log_probs[rows, :used], mask)
+    ref = reference.log_probs(ref_hidden, temperature)
+    everywhere = torch.ones_like(ids, dtype=torch.bool)
+    return TokenStatistics(
+        logprobs=gather_logprobs(own, ids, everywhere),
+        entropy=entropy(own),
+        kl=full_kl(own, ref),
+        ref_logprobs=gather_logprobs(ref, ids, everywhere),
     )
 
 

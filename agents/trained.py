@@ -6,10 +6,11 @@ import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from agents.actors import open_actors
 from agents.bridge.policy import ResponsePolicy
 from agents.command_line import settings_from_file
 from agents.config import TrainConfig
-from agents.models import ActorCritic, LanguageModel
+from agents.models import LoadedModel
 from agents.models.load import load_model
 from agents.session import game_rules, resolve_config, response_policy, set_threads
 from cory_env.rules import GameRules
@@ -61,34 +62,47 @@ def open_agents(
         config = replace(
             run_config(run), trust_remote_code=config.trust_remote_code, device=config.device
         )
+        if config.reward_cache is not None and not config.reward_cache.parent.is_dir():
+            config = replace(config, reward_cache=None)  # a run that was moved scores anew
         names = _trained_folders(run, which, config.agents_in_game)
         reference = (reference or config.model) if measure_kl else None
     else:
         assert model is not None
+        config = replace(config, model=model)
         names = {f"agent_{i}": model for i in range(config.agents_in_game)}
-    config, task = resolve_config(config)
-    loaded = {
-        agent: load_model(
+    config, task = resolve_config(config, trains=False)
+    bases: dict[str, LoadedModel] = {}
+    loaded = _load(config, names, bases)
+    first = next(iter(loaded.values()))
+    set_threads(config, first)
+    rules = game_rules(config, task, first)
+    against = _load_references(config, rules, reference, bases)
+    actors = open_actors({**loaded, **against}, rules.tokenizer.vocab_size, config)
+    references = [actors[name] for name in against]
+    responders = {}
+    for i, agent in enumerate(names):
+        trained_as = _best_agent(run) if run is not None and which == "best" else i
+        measured = references[trained_as % len(references)] if references else actors[agent]
+        responders[agent] = response_policy(actors[agent], measured, rules)
+    return Opened(config, task, rules, responders, names, bool(references))
+
+
+def _load(
+    config: TrainConfig, names: dict[str, str], bases: dict[str, LoadedModel]
+) -> dict[str, LoadedModel]:
+    """Models by any keys; those that are alike, or adapters on one base, share their weights."""
+    return {
+        key: load_model(
             name,
             seed=config.seed,
             dtype=config.dtype,
             device=config.device,
             trust_remote_code=config.trust_remote_code,
+            quantize=config.quantize,
+            bases=bases,
         )
-        for agent, name in names.items()
+        for key, name in names.items()
     }
-    set_threads(config, next(iter(loaded.values())))
-    rules = game_rules(config, task, next(iter(loaded.values())))
-    references = _references(config, rules, reference)
-    responders = {}
-    for i, (agent, opened) in enumerate(loaded.items()):
-        actor = ActorCritic(
-            opened.model.eval(), rules.tokenizer.vocab_size, autocast=config.autocast_dtype
-        )
-        trained_as = _best_agent(run) if run is not None and which == "best" else i
-        against = references[trained_as % len(references)] if references else actor
-        responders[agent] = response_policy(actor, against, rules)
-    return Opened(config, task, rules, responders, names, bool(references))
 
 
 def run_config(run: Path) -> TrainConfig:
@@ -129,28 +143,15 @@ def _best_agent(run: Path) -> int:
         raise ValueError(f"{file} must name the agent that best/ holds ({error})") from error
 
 
-def _references(
-    config: TrainConfig, rules: GameRules, reference: str | None
-) -> list[LanguageModel]:
-    if reference is None:
-        return []
-    models = []
-    for name in reference.split(","):
-        loaded = load_model(
-            name.strip(),
-            seed=config.seed,
-            dtype=config.dtype,
-            device=config.device,
-            trust_remote_code=config.trust_remote_code,
-        )
-        if loaded.text_tokenizer.vocab_size != rules.tokenizer.vocab_size:
+def _load_references(
+    config: TrainConfig, rules: GameRules, reference: str | None, bases: dict[str, LoadedModel]
+) -> dict[str, LoadedModel]:
+    names = [] if reference is None else [name.strip() for name in reference.split(",")]
+    loaded = _load(config, {f"reference_{i}": name for i, name in enumerate(names)}, bases)
+    for name, own in zip(names, loaded.values(), strict=True):
+        if own.text_tokenizer.vocab_size != rules.tokenizer.vocab_size:
             raise ValueError(
                 f"reference {name!r} must have the agents' tokenizer: expected "
-                f"{rules.tokenizer.vocab_size} tokens, got {loaded.text_tokenizer.vocab_size}"
+                f"{rules.tokenizer.vocab_size} tokens, got {own.text_tokenizer.vocab_size}"
             )
-        models.append(
-            LanguageModel(
-                loaded.model.eval(), rules.tokenizer.vocab_size, autocast=config.autocast_dtype
-            )
-        )
-    return models
+    return loaded

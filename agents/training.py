@@ -42,6 +42,7 @@ from agents.metrics import (
 )
 from agents.run_folder import RunFolder
 from agents.session import Session
+from agents.sharing import check_beginning, check_in_step
 from agents.stopping import StopRequest
 from cory_env.records import EpisodeRecord
 from cory_env.roles import role_names
@@ -88,13 +89,17 @@ class Training:
         self._bytes: int | None = None
         self.last_finished = 0
         self.last_saved = 0
+        self.processes = session.processes
         self.stop = StopRequest()
+        self.ending = False
         self.stop_on = check_stop_on(self.config.stop_on)
         self.tripped: str | None = None
+        self._snapshot: dict[str, AgentState] | None = None
         self.watch = Watch(self.config.guard_bounds)
         self.identity = identity(session)
         if self.config.resume:
             self._restore()
+        check_beginning(self.processes, self.identity, session.learners, self.last_finished)
         self._state, self._snapshot = self._current_state(), self._current_agents()
         assert self.config.iterations is not None and self.config.update_epochs is not None
         self.trainer = IterationTrainer(
@@ -141,14 +146,20 @@ class Training:
     def _run(self) -> None:
         if self.last_finished == 0:
             self._first_evaluation()
+        self._agree_to_end()
         with self._bar(self._iterations) as bar:
-            while self.last_finished < self._iterations and not (self.stop.asked or self.tripped):
+            while self.last_finished < self._iterations and not self.ending:
                 bar.set_postfix(self._iterate())
                 bar.update()
         if self.last_finished >= self._iterations:
-            self._finish()
+            self.processes.by_main(self._finish)
         if self.writer is not None:
             self.writer.close()
+
+    def _agree_to_end(self) -> None:
+        """End in all processes if one was asked to; between two calls a request waits."""
+        self.stop.signal = self.processes.highest(self.stop.signal or 0) or None
+        self.ending = self.stop.asked or self.tripped is not None
 
     def _stopped(self) -> str:
         """The sentence that ends an interrupted run."""
@@ -179,13 +190,13 @@ class Training:
                 self._rescue(error)
             raise
         iteration = self.trainer.iteration
-        self._log(iteration, row, records)
+        self.processes.by_main(lambda: self._log(iteration, row, records))
         self._warn(iteration, seen)
         self.last_finished = iteration
         self._state, self._snapshot = self._current_state(), self._current_agents()
-        if iteration % self.config.checkpoint_interval == 0 or iteration == self._iterations:
-            self._save()
-        if self.stop.asked or self.tripped:
+        self._agree_to_end()
+        due = iteration % self.config.checkpoint_interval == 0 or iteration == self._iterations
+        if due or self.ending:
             self._save()
         return {a: f"{row[f'{a}/score']:.2f}" for a in self.session.learners}
 
@@ -204,8 +215,10 @@ class Training:
             assert isinstance(kl, float)
             seen[agent] = health(agent, records, kl, entropy)
         evaluated = self._evaluate_if_due(iteration)
-        self.counters.add(records, steps, time.perf_counter() - start)
-        return {**iteration_metrics(iteration, self.counters), **agents, **evaluated}, records, seen
+        self.counters.add(records, steps, time.perf_counter() - start, team.extra)
+        row = {**iteration_metrics(iteration, self.counters), **agents, **evaluated}
+        check_in_step(self.processes, row, self.session.learners, iteration)
+        return row, records, seen
 
     def _log(self, iteration: int, row: Metrics, records: list[EpisodeRecord]) -> None:
         self.folder.log_metrics(row)
@@ -219,10 +232,11 @@ class Training:
         """Name what the guards see, and end the run if it is to end on that."""
         roles = dict(zip(self.session.turn_order(iteration), self.roles, strict=True))
         rows = self.watch.look(iteration, roles, seen)
-        self.folder.log_warnings(rows)
+        self.processes.by_main(lambda: self.folder.log_warnings(rows))
         for row in rows:
             text = f"iteration {iteration}, {row['agent']}, {row['guard']}: {row['message']}"
-            tqdm.write(f"warning: {text}", file=sys.stderr)
+            if self.processes.main:
+                tqdm.write(f"warning: {text}", file=sys.stderr)
             if row["guard"] in self.stop_on:
                 self.tripped = self.tripped or text
 
@@ -235,7 +249,8 @@ class Training:
         except Exception:
             if self.writer is not None:
                 self.writer.close()
-            if not self.config.resume:  # a resumed folder may hold what somebody put beside the run
+            # A resumed folder may hold what somebody put beside the run.
+            if self.processes.main and not self.config.resume:
                 self.folder.abandon()
             raise
 
@@ -245,7 +260,7 @@ class Training:
             **evaluation_metrics("eval", {a: e.evaluation for a, e in alone.items()}),
             **evaluation_metrics("observer_eval", {a: e.evaluation for a, e in observer.items()}),
         }
-        self.folder.write_initial(values, alone)
+        self.processes.by_main(lambda: self.folder.write_initial(values, alone))
         if self.writer is not None:
             for name, value in values.items():
                 if isinstance(value, int | float):
@@ -258,7 +273,7 @@ class Training:
         alone, observer = self._evaluate()
         self._keep_best(iteration, alone)
         if iteration == self.config.iterations:
-            self.folder.write_answers("answers_final.json", alone)
+            self.processes.by_main(lambda: self.folder.write_answers("answers_final.json", alone))
         return {
             **evaluation_metrics("eval", {a: e.evaluation for a, e in alone.items()}),
             **evaluation_metrics("observer_eval", {a: e.evaluation for a, e in observer.items()}),
@@ -292,7 +307,8 @@ class Training:
         if self.best and values[agent] <= self.best["value"]:
             return
         self.best = {"agent": agent, "iteration": iteration, "value": values[agent]}
-        save_best(self.folder.path / "best", self.session, self.best, alone[agent].evaluation)
+        path, evaluation = self.folder.path / "best", alone[agent].evaluation
+        self.processes.by_main(lambda: save_best(path, self.session, self.best, evaluation))
 
     # Checkpoints.
 
@@ -311,12 +327,18 @@ class Training:
             tensors = [t for x in self.session.learners.values() for t in x.actor.parameters()]
             # Weights and the two moments of Adam.
             self._bytes = 3 * sum(t.numel() * t.element_size() for t in tensors)
-        return capture(self.session.learners) if self._bytes <= SNAPSHOT_BYTES else None
+        if self._bytes > SNAPSHOT_BYTES or not self.processes.main:
+            return None
+        return capture(self.session.learners, self._snapshot)
 
     def _save(self) -> None:
         """Write the checkpoint of the iteration that has just ended, and remove old ones."""
         if self.last_finished <= self.last_saved:
             return
+        self.processes.by_main(self._save_alone)
+        self.last_saved = self.last_finished
+
+    def _save_alone(self) -> None:
         self._write_checkpoint(self._snapshot or capture(self.session.learners))
         prune_checkpoints(self.folder.checkpoints, self.config.keep_checkpoints)
 
@@ -330,16 +352,23 @@ class Training:
 
         No older checkpoint is removed: what ruined this iteration may have begun before it.
         """
+        if not self.processes.main:
+            return
         if isinstance(error, NonFiniteError):
             self.folder.save_failed_batch(error)
         if self._snapshot is not None and self.last_finished > self.last_saved:
             self._write_checkpoint(self._snapshot)
 
     def _restore(self) -> None:
-        self.folder.mend()
+        self.processes.by_main(self.folder.mend)
+        with self.processes.section():
+            self._load()
+        self.processes.by_main(self._clear_up)
+
+    def _load(self) -> None:
+        """Take over the state of a checkpoint; without one the run begins again."""
         path = self._checkpoint()
-        if path is None:  # stopped before its first checkpoint: begin again
-            self.folder.cut_after(0)
+        if path is None:  # stopped before its first checkpoint
             return
         state = load_checkpoint(path, self.session.learners, self.identity)
         try:
@@ -351,10 +380,14 @@ class Training:
             raise unusable(path, f"{error} in state.json") from error
         self._check_iterations(state["iteration"])
         self.last_finished = self.last_saved = state["iteration"]
+
+    def _clear_up(self) -> None:
+        """Remove what came after the checkpoint."""
         self.folder.cut_after(self.last_finished)
-        discard_later(self.folder.checkpoints, self.last_finished)
-        # A process that was killed after its last checkpoint may have left this undone.
-        prune_checkpoints(self.folder.checkpoints, self.config.keep_checkpoints)
+        if self.last_finished:
+            discard_later(self.folder.checkpoints, self.last_finished)
+            # A process that was killed after its last checkpoint may have left this undone.
+            prune_checkpoints(self.folder.checkpoints, self.config.keep_checkpoints)
 
     def _checkpoint(self) -> Path | None:
         """The checkpoint to go on from; None if there is none yet."""
@@ -379,9 +412,8 @@ class Training:
 
     def _finish(self) -> None:
         for agent, learner in self.session.learners.items():
-            save_agent(
-                self.folder.path / "final" / agent, learner.actor, self.session.loaded[agent]
-            )
+            path = self.folder.path / "final" / agent
+            save_agent(path, learner.actor, self.session.loaded[agent], self.config)
         draw_curves(self.folder.metrics(), self.session.rules.agents, self.folder.path)
 
     def _bar(self, iterations: int) -> tqdm[Any]:

@@ -19,11 +19,23 @@ from agents.learners import LEARNERS
 from agents.methods import METHODS
 from agents.models import BUILTIN_MODELS
 from agents.play import PlayCommand
+from agents.rewards import SequenceClassifier
 from agents.train import TrainResult, train
 from cory_env import REWARDS, TASKS, cory_v0
 from tests.markdown import PAGES, ROOT, page_id, table_rows
 
 OTHER_FLAGS = {"--help"}
+LAUNCHER_FLAGS = {
+    "--cpu",
+    "--machine-rank",
+    "--main-process-ip",
+    "--main-process-port",
+    "--multi-gpu",
+    "--nproc-per-node",
+    "--num-machines",
+    "--num-processes",
+}
+"""Of `accelerate launch` and torchrun."""
 LINK = re.compile(r"\[[^\]]+\]\(([^)\s]+)\)")
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 DOTTED = re.compile(r"`((?:cory_env|agents|benchmarks|examples)(?:\.\w+)+)`")
@@ -98,6 +110,8 @@ def flags_of(*commands: type) -> set[str]:
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_every_flag_exists(page: Path) -> None:
     known = flags_of(TrainCommand, EvalCommand, PlayCommand, InfluenceCommand) | OTHER_FLAGS
+    if page.name in ("README.md", "distributed.md"):
+        known |= LAUNCHER_FLAGS
     assert sorted(set(FLAG.findall(page.read_text(encoding="utf-8"))) - known) == []
 
 
@@ -106,6 +120,23 @@ def test_the_settings_of_ppo_have_the_defaults_of_the_table() -> None:
     for flag, default, _ in table_rows(text_of("docs/learners/ppo.md"), "flag"):
         name = flag.strip("`-").replace("-", "_")
         assert default == str(GENERAL_DEFAULTS.get(name, fields[name])), flag
+
+
+def test_the_settings_of_slow_rewards_have_the_defaults_of_the_table() -> None:
+    fields = {f"--{f.name.replace('_', '-')}": f.default for f in dataclasses.fields(TrainConfig)}
+    rows = table_rows(text_of("docs/rewards.md"), "flag")
+    assert {row[0].strip("`"): row[1] for row in rows} == {
+        flag: str(default) for flag, default in fields.items() if flag.startswith("--reward-")
+    }
+
+
+def test_the_arguments_of_a_classifier_are_those_of_the_table() -> None:
+    shown = {
+        row[0].strip("`"): row[1] for row in table_rows(text_of("docs/rewards.md"), "argument")
+    }
+    parameters = inspect.signature(SequenceClassifier).parameters.values()
+    empty = inspect.Parameter.empty
+    assert shown == {p.name: "–" if p.default is empty else str(p.default) for p in parameters}
 
 
 def test_the_keywords_of_the_environment_are_those_of_the_table() -> None:
@@ -143,6 +174,27 @@ def test_every_metric_is_documented_and_every_documented_metric_is_there(run: Tr
     documented = {row[0].strip("`") for row in rows} - {"observer_eval/A/…"}
     documented |= {f"observer_{n}" for n in documented if n.startswith("eval/")}
     assert {re.sub(r"agent_\d", "A", name) for name in run.metrics[0]} == documented
+
+
+def test_the_metrics_of_a_weighted_reward_are_documented(tmp_path: Path) -> None:
+    settings = {"iterations": 1, "batch_size": 8, "eval_queries": 8, "progress": False}
+    weighted = train(
+        TrainConfig(task="target", reward="target + 0*vader", out=tmp_path / "run", **settings)
+    )
+    page = text_of("docs/run_folder.md")
+    shown = [
+        row[0].strip("`") for row in table_rows(page[page.index("With a weighted sum") :], "key")
+    ]
+    names = {re.sub(r"agent_\d", "A", key) for key in weighted.metrics[0] if "/score/" in key}
+    assert {re.sub("target|vader", "NAME", name) for name in names} == {
+        *shown,
+        "observer_eval/A/score/NAME",
+    }
+
+
+def test_the_rewards_of_the_table_are_those_there_are() -> None:
+    rows = table_rows(text_of("docs/rewards.md"), "name")
+    assert sorted(row[0].strip("`") for row in rows) == sorted(REWARDS)
 
 
 def test_every_file_of_a_run_is_documented(run: TrainResult) -> None:

@@ -153,8 +153,12 @@ DATA = {
 }
 
 
+def test_every_text_format_is_tried() -> None:
+    assert set(READERS) - set(DATA) == {".parquet"}  # tests/cory_env/data_files/test_parquet.py
+
+
 @fuzz
-@pytest.mark.parametrize("suffix", sorted(READERS))
+@pytest.mark.parametrize("suffix", sorted(DATA))
 def test_data_files(suffix: str, tmp_path: Path) -> None:
     path = tmp_path / f"q{suffix}"
 
@@ -217,6 +221,7 @@ def test_guards_to_stop_on() -> None:
 @fuzz
 def test_reward_specs() -> None:
     examples = ["target", "0.7*target + 0.3*exact_number", "-1e-3 * target", "json:dumps"]
+    examples += ["2*vader() - builtins:max(1, 'a b', key=None)"]
     survives(make_reward, mutants(examples, N, 9))
 
 

@@ -76,10 +76,19 @@ def run_module(words: list[str]) -> None:
     runpy.run_module(name, run_name="__main__")
 
 
+def run_launch(words: list[str]) -> None:
+    """What each process does, in one; tests/agents/test_distributed.py starts several."""
+    start = words.index("agents.train")
+    assert words[:3] == ["launch", "--multi-gpu", "--num-processes"]
+    assert (int(words[3]), words[4:start]) == (max(int(words[3]), 2), ["-m"])
+    run_train(words[start + 1 :])
+
+
 COMMANDS: dict[str, Callable[[list[str]], None]] = {
     "cory-train": run_train,
     "cory-eval": run_eval,
     "cory-play": run_play,
+    "accelerate": run_launch,
     "cp": run_copy,
     "python": run_module,
 }

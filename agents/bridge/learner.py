@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields, replace
-from typing import Any
+from dataclasses import dataclass, field, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,13 +21,16 @@ from torch import Tensor
 from agents.bridge.policy import ResponsePolicy
 from agents.bridge.records import rollout_from_batch
 from agents.config import TrainConfig
+from agents.distributed import PeerError, Processes
 from agents.guards import NonFiniteError
 from agents.maths.kl import ESTIMATORS_WITH_REF_HIDDEN, KLController
 from agents.maths.losses import explained_variance, ratio_statistics
-from agents.models.language_model import LOGITS_BYTES, ActorCritic, LanguageModel, Scored
+from agents.models.language_model import ActorCritic, LanguageModel, Scored, fitting_positions
 from agents.rollout import Prepared, Rollout
 from agents.sampling import trim_left
+from agents.sharing import add_gradients
 from agents.streams import stream
+from agents.traits import Traits
 
 
 @dataclass(kw_only=True)
@@ -44,6 +47,13 @@ class UpdateStats(TrainingStats):
     grad_norm: float | None = None
     """Before it is clipped."""
     optimizer_steps: int = 0
+    logged: dict[str, float] = field(default_factory=dict)
+    """What this learner logs beside, by name."""
+
+    def get_loss_stats_dict(self) -> dict[str, float]:
+        """The numbers by name, as Tianshou's trainer wants them."""
+        values = super().get_loss_stats_dict()
+        return {name: value for name, value in values.items() if name != "logged"} | self.logged
 
 
 class LossParts(dict[str, Tensor]):
@@ -55,6 +65,9 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
 
     Roles come and go; everything here stays with the agent.
     """
+
+    traits: ClassVar[Traits] = Traits()
+    """What has to be known of the class before any work is done."""
 
     def __init__(
         self,
@@ -102,6 +115,11 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
         """The frozen model."""
         return self._reference[0]
 
+    @property
+    def processes(self) -> Processes:
+        """Those that share each optimizer step."""
+        return self.policy.processes
+
     # What a learner implements.
 
     @abstractmethod
@@ -124,6 +142,54 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
             batch: the piece, trimmed to its longest prompt and response.
         """
 
+    def state(self) -> dict[str, float]:
+        """What the learner keeps from iteration to iteration beside weights, optimizer and KL."""
+        return {}
+
+    def load_state(self, state: Mapping[str, float]) -> None:
+        """Put back what `state` gave.
+
+        Raises:
+            ValueError: if it is something else.
+        """
+        if state:
+            raise ValueError(f"{type(self).__name__} keeps no state, got {sorted(state)}")
+
+    # What learners that stand for several agents implement.
+
+    @classmethod
+    def prepare_team(
+        cls, learners: Mapping[str, Learner], rollouts: Mapping[str, Rollout]
+    ) -> dict[str, Prepared]:
+        """Advantages and returns of all agents; each by itself, unless a learner says otherwise.
+
+        Args:
+            learners: by agent id, all of this class.
+            rollouts: the same; without nested groups their rows are the same episodes in order.
+        """
+        return {agent: learner.prepare(rollouts[agent]) for agent, learner in learners.items()}
+
+    @classmethod
+    def update_team(
+        cls,
+        learners: Mapping[str, Learner],
+        batches: Mapping[str, Prepared],
+        minibatch_size: int | None,
+        epochs: int,
+    ) -> dict[str, UpdateStats]:
+        """Update all agents; one after the other, unless a learner says otherwise.
+
+        Args:
+            learners: by agent id, all of this class.
+            batches: what `prepare_team` returned.
+            minibatch_size: see `update_from`.
+            epochs: see `update_from`.
+        """
+        return {
+            agent: learner.update_from(batches[agent], minibatch_size, epochs)
+            for agent, learner in learners.items()
+        }
+
     # The plumbing that all of them share.
 
     def score(self, batch: Rollout) -> Scored:
@@ -135,6 +201,7 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
             self.config.temperature,
             reference=self.reference if against else None,
             ref_hidden=batch.ref_hidden if against else None,
+            ref_log_probs=batch.ref_log_probs if isinstance(batch, Prepared) else None,
             with_entropy=self.config.ent_coef != 0,
         )
 
@@ -147,12 +214,12 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
             epochs: passes over the batch.
         """
         size = len(batch) if minibatch_size is None else min(minibatch_size, len(batch))
+        batch = self._with_reference(batch, epochs)
         logged: list[dict[str, float]] = []
         last_pass: list[tuple[float, float]] = []
         for epoch in range(epochs):
             last_pass = []
-            for rows in self._minibatches(len(batch), size, epoch):
-                part = batch.select(rows)
+            for part in self._minibatches(batch, size, epoch):
                 if not bool(part.mask.any()):
                     continue  # only empty responses: there is no token to learn from
                 parts, drift = self._step(part)
@@ -160,17 +227,30 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
                 last_pass.append(drift)
         return self._stats(batch, logged, last_pass)
 
-    def _minibatches(self, n: int, size: int, epoch: int) -> list[Tensor]:
-        """Rows of each optimizer step, in an order of the agent's own stream."""
-        if size >= n:
-            return [torch.arange(n, device=self.actor.device)]
+    def _with_reference(self, batch: Prepared, epochs: int) -> Prepared:
+        """Keep what the reference says over several passes, if that is small."""
+        against = self.config.kl_estimator in ESTIMATORS_WITH_REF_HIDDEN
+        small = batch.response_ids.numel() <= fitting_positions(self.actor.vocab_size)
+        if not (against and small and epochs > 1):
+            return batch
+        said = self.reference.log_probs(batch.ref_hidden, self.config.temperature)
+        return replace(batch, ref_log_probs=said)
+
+    def _minibatches(self, batch: Prepared, size: int, epoch: int) -> Iterator[Prepared]:
+        """The rows of each optimizer step, in an order of the agent's own stream."""
+        if size >= len(batch):
+            yield batch
+            return
         name = f"minibatches/{self.agent}/{epoch}"
-        order = stream(self.config.seed, name, self.iteration).permutation(n)
-        return list(torch.as_tensor(order, device=self.actor.device).split(size))
+        order = stream(self.config.seed, name, self.iteration).permutation(len(batch))
+        for rows in torch.as_tensor(order, device=batch.mask.device).split(size):
+            yield batch.select(rows)
 
     def _pieces(self, part: Prepared) -> Iterator[Prepared]:
         """A minibatch cut into what one forward and backward pass takes, padding trimmed."""
         part = replace(self.minibatch(part), token_count=int(part.mask.sum()))
+        if self.processes.size > 1:
+            part = self._share(part)
         size = self.config.micro_batch_size or self._fitting_rows(part)
         for rows in torch.arange(len(part), device=part.mask.device).split(size):
             piece = part if size >= len(part) else part.select(rows)
@@ -180,14 +260,11 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
     def _fitting_rows(self, part: Prepared) -> int:
         """Responses whose logits fit into one piece of memory: then none are made twice."""
         longest = max(int(part.mask.sum(-1).max()), 1)
-        return max(LOGITS_BYTES // (4 * longest * self.actor.vocab_size), 1)
+        return max(fitting_positions(self.actor.vocab_size) // longest, 1)
 
     def _step(self, part: Prepared) -> tuple[dict[str, float], tuple[float, float]]:
         self.optim._optim.zero_grad(set_to_none=True)
-        sums: dict[str, Tensor] = {}
-        for piece in self._pieces(part):
-            for name, value in self._backward(piece).items():
-                sums[name] = sums[name] + value if name in sums else value
+        sums = self._gradient(part) if self.processes.size == 1 else self._added_gradient(part)
         grad_norm = torch.nn.utils.clip_grad_norm_(
             self.parameters_in_training, self.config.max_grad_norm or float("inf")
         )
@@ -199,6 +276,36 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
         drift = (values.pop("approx_kl"), values.pop("clip_fraction"))
         values["grad_norm"] = float(grad_norm)
         return values, drift
+
+    def _gradient(self, part: Prepared) -> dict[str, Tensor]:
+        """Add the gradient of a minibatch, of which this process does its share."""
+        sums: dict[str, Tensor] = {}
+        for piece in self._pieces(part):
+            for name, value in self._backward(piece).items():
+                sums[name] = sums[name] + value if name in sums else value
+        return sums
+
+    def _share(self, part: Prepared) -> Prepared:
+        """The rows of a minibatch that this process does; at least one with a token."""
+        own = self.processes.share(len(part))
+        mine = part.select(torch.arange(own.start, own.stop, device=part.mask.device))
+        return mine if bool(mine.mask.any()) else part.select(part.mask.any(-1).nonzero()[:1, 0])
+
+    def _added_gradient(self, part: Prepared) -> dict[str, Tensor]:
+        """The gradient of a minibatch from the shares of all processes.
+
+        One whose share holds no token does a row of another's, so that all know what is logged, and
+        adds nothing.
+        """
+        try:
+            with self.processes.section():
+                sums = self._gradient(part)
+        except PeerError as error:
+            if error.kind == NonFiniteError.__name__:  # every process holds the whole minibatch
+                raise self._diverged("loss", part, {}) from error
+            raise
+        counts = bool(part.mask[self.processes.share(len(part))].any())
+        return add_gradients(self.processes, self.parameters_in_training, sums, counts=counts)
 
     def _backward(self, piece: Prepared) -> dict[str, Tensor]:
         """Add a piece's gradient; returns its part of what is logged."""
@@ -230,7 +337,7 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
             {
                 f.name: getattr(part, f.name)
                 for f in fields(part)
-                if isinstance(getattr(part, f.name), Tensor)
+                if isinstance(getattr(part, f.name), Tensor) and f.name != "ref_log_probs"
             },
             {
                 "agent": self.agent,
@@ -242,6 +349,10 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
                 "gradients_not_finite": broken,
             },
         )
+
+    def _clips(self) -> bool:
+        """Whether the ratio's clip is a part of what this learner does."""
+        return self.traits.reads is None or "clip_coef" in self.traits.reads
 
     def _stats(
         self,
@@ -258,7 +369,9 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
             value_loss=mean("value_loss"),
             grad_norm=mean("grad_norm"),
             approx_kl=float(np.mean([d[0] for d in last_pass])) if last_pass else None,
-            clip_fraction=float(np.mean([d[1] for d in last_pass])) if last_pass else None,
+            clip_fraction=float(np.mean([d[1] for d in last_pass]))
+            if last_pass and self._clips()
+            else None,
             explained_variance=explained_variance(batch.values, batch.returns, batch.mask),
             optimizer_steps=len(logged),
         )
@@ -299,4 +412,6 @@ def trimmed(batch: Prepared) -> Prepared:
     width = max(int(batch.mask.sum(-1).max()), 1)
     columns = ("response_ids", "logprobs", "values", "kl", "entropy", "ref_logprobs", "ref_hidden")
     cut = {name: getattr(batch, name)[:, :width] for name in (*columns, "advantages", "returns")}
+    if batch.ref_log_probs is not None:
+        cut["ref_log_probs"] = batch.ref_log_probs[:, :width]
     return replace(batch, prompt_ids=trim_left(batch.prompt_ids), **cut)

@@ -13,8 +13,11 @@ from tianshou.algorithm.algorithm_base import Policy
 from tianshou.data import Batch
 
 from agents.bridge.records import policy_entry
+from agents.distributed import ALONE, Processes
+from agents.groups import Groups
 from agents.models.language_model import ActorCritic, LanguageModel
 from agents.sampling import Measured, Sampled, measure, sample
+from agents.sharing import respond_together
 from agents.streams import response_uniforms
 
 
@@ -41,6 +44,7 @@ class ResponsePolicy(_QuickPolicy):
         end_ids: Sequence[int],
         temperature: float,
         keep_ref_hidden: bool,
+        processes: Processes = ALONE,
     ) -> None:
         super().__init__(action_space=action_space, action_bound_method=None)
         self.actor = actor
@@ -48,6 +52,7 @@ class ResponsePolicy(_QuickPolicy):
         self.end_ids = tuple(end_ids)
         self.temperature = temperature
         self.keep_ref_hidden = keep_ref_hidden
+        self.processes = processes
 
     @property
     def reference(self) -> LanguageModel:
@@ -63,6 +68,13 @@ class ResponsePolicy(_QuickPolicy):
             prompts: left-padded with -1, [B, L].
             uniforms: in [0, 1), [B, T].
         """
+        if self.processes.size == 1:
+            return self._respond(prompts, uniforms)
+        return respond_together(self.processes, self._respond, prompts, uniforms)
+
+    def _respond(
+        self, prompts: NDArray[np.int64], uniforms: NDArray[np.float64]
+    ) -> tuple[Sampled, Measured]:
         device = self.actor.device
         prompt_ids = torch.as_tensor(prompts, device=device)
         sampled = sample(
@@ -94,13 +106,21 @@ class TeamPolicy(_QuickPolicy):
     drops what the agents' policies record.
     """
 
-    def __init__(self, policies: dict[str, ResponsePolicy], *, seed: int, width: int) -> None:
+    def __init__(
+        self,
+        policies: dict[str, ResponsePolicy],
+        *,
+        seed: int,
+        width: int,
+        groups: Groups | None = None,
+    ) -> None:
         """Join the agents' policies.
 
         Args:
             policies: by agent id.
             seed: of the run.
             width: T, longest response in tokens.
+            groups: which episodes share a first response; None: none do.
         """
         first = next(iter(policies.values()))
         super().__init__(action_space=first.action_space, action_bound_method=None)
@@ -108,6 +128,7 @@ class TeamPolicy(_QuickPolicy):
         self._registered = torch.nn.ModuleDict(policies)  # so that train() and eval() reach them
         self._seed = seed
         self._width = width
+        self._groups = Groups() if groups is None else groups
         self._hidden_width = max(policy.reference.hidden_size for policy in policies.values())
         self.iteration = 0
 
@@ -130,17 +151,23 @@ class TeamPolicy(_QuickPolicy):
             if not len(rows):
                 continue
             seat = int(batch.info.seat[rows[0]])
-            uniforms = response_uniforms(
-                self._seed,
-                f"response/{seat}",
-                self.iteration,
-                [int(e) for e in batch.info.episode[rows]],
-                self._width,
+            episodes = np.asarray(batch.info.episode)[rows].astype(np.int64)
+            # What several episodes share is drawn once.
+            drawn, first, place = np.unique(
+                self._groups.first(seat, episodes), return_index=True, return_inverse=True
             )
-            sampled, measured = policy.respond(np.asarray(batch.obs.obs)[rows], uniforms)
-            act[rows] = sampled.response_ids.cpu().numpy()
+            prompts = np.asarray(batch.obs.obs)[rows[first]]
+            sampled, measured = policy.respond(prompts, self.uniforms(seat, drawn))
+            act[rows] = sampled.response_ids.cpu().numpy()[place]
             kept = policy_entry(sampled, measured, seat=seat, hidden_width=self._hidden_width)
             for name, values in kept.items():
                 whole = entry.setdefault(name, np.zeros((n, *values.shape[1:]), values.dtype))
-                whole[rows] = values
+                whole[rows] = values[place]
         return Batch(act=act, policy=Batch(entry), state=None)
+
+    def uniforms(self, seat: int, episodes: NDArray[np.int64]) -> NDArray[np.float64]:
+        """The numbers that decide a seat's tokens in some episodes of the iteration, [B, T]."""
+        numbers = [int(episode) for episode in episodes]
+        return response_uniforms(
+            self._seed, f"response/{seat}", self.iteration, numbers, self._width
+        )

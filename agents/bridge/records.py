@@ -13,15 +13,9 @@ from agents.models.language_model import LanguageModel
 from agents.rollout import Rollout
 from agents.sampling import Measured, Sampled
 
-KEYS = {
-    "logprobs": "logprobs",
-    "values": "critic",  # `values` is a method of Batch: a key of that name breaks it
-    "kl": "kl",
-    "entropy": "entropy",
-    "ref_logprobs": "ref_logprobs",
-    "ref_hidden": "ref_hidden",
-}
-"""Field of a rollout -> key in the buffer's `policy`, a row each: [T] and for the last [T, H]."""
+NUMBERS = ("logprobs", "values", "kl", "entropy", "ref_logprobs")
+"""Fields of a rollout of a row [T] each. They lie together in the buffer, as `policy.numbers`
+[5, T]: Tianshou walks all keys of a batch many times an iteration."""
 
 
 def policy_entry(
@@ -40,18 +34,17 @@ def policy_entry(
     ref_hidden = measured.ref_hidden
     if ref_hidden is None:
         ref_hidden = sampled.hidden[..., :0]
-    values = {
-        "logprobs": sampled.logprobs,
-        "values": sampled.values,
-        "kl": measured.kl,
-        "entropy": measured.entropy,
-        "ref_logprobs": measured.ref_logprobs,
-        "ref_hidden": ref_hidden,
-    }
+    numbers = (
+        sampled.logprobs,
+        sampled.values,
+        measured.kl,
+        measured.entropy,
+        measured.ref_logprobs,
+    )
     # numpy has no bfloat16; float32 holds every one of its values.
     entry = {
-        KEYS[name]: (v.float() if v.dtype == torch.bfloat16 else v).cpu().numpy()
-        for name, v in values.items()
+        name: (v.float() if v.dtype == torch.bfloat16 else v).cpu().numpy()
+        for name, v in (("numbers", torch.stack(numbers, dim=1)), ("ref_hidden", ref_hidden))
     }
     missing = hidden_width - entry["ref_hidden"].shape[-1]
     if measured.ref_hidden is not None and missing:
@@ -78,9 +71,10 @@ def rollout_from_batch(
     def tensor(values: NDArray[Any], dtype: torch.dtype | None = None) -> torch.Tensor:
         return torch.as_tensor(np.asarray(values)).to(device=device, dtype=dtype)
 
-    stored = {name: tensor(batch.policy[key]) for name, key in KEYS.items()}
-    kept = stored["ref_hidden"][..., : reference.hidden_size]
-    stored["ref_hidden"] = kept.to(next(reference.parameters()).dtype)
+    numbers = tensor(batch.policy["numbers"])
+    stored = {name: numbers[:, i] for i, name in enumerate(NUMBERS)}
+    kept = tensor(batch.policy["ref_hidden"])[..., : reference.hidden_size]
+    stored["ref_hidden"] = kept.to(next(reference.model.parameters()).dtype)
     return Rollout(
         prompt_ids=tensor(batch.obs.obs, torch.int64),
         response_ids=tensor(batch.act, torch.int64),

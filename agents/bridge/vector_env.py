@@ -55,6 +55,8 @@ class ResponseVectorEnv(BaseVectorEnv):
         queries: Sequence[Query],
         turn_order: Sequence[str],
         rng: np.random.Generator | None = None,
+        *,
+        block: int = 1,
     ) -> None:
         """Fix the queries and the turn order of the next N episodes.
 
@@ -62,10 +64,11 @@ class ResponseVectorEnv(BaseVectorEnv):
             queries: N of them.
             turn_order: agents by seat.
             rng: for methods that permute episodes.
+            block: episodes of one query, which stand together and are permuted together.
         """
         if len(queries) != len(self):
             raise ValueError(f"queries must be {len(self)}, got {len(queries)}")
-        self.runner.begin(queries, turn_order, rng)
+        self.runner.begin(queries, turn_order, rng, block=block)
 
     def records(self) -> list[EpisodeRecord]:
         """The finished episodes of the batch.

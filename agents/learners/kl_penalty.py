@@ -15,6 +15,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from agents.config import TrainConfig
 from agents.maths.kl import k1, k3
 from agents.maths.masking import masked_mean
 from agents.models.language_model import Scored
@@ -51,3 +52,27 @@ def penalty_in_loss(
     else:
         return scored.logprobs.new_zeros(())
     return coef / sigma * masked_mean(divergence, batch.mask, batch.tokens)
+
+
+def regularised(
+    policy: Tensor, scored: Scored, batch: Prepared, config: TrainConfig, coef: float
+) -> tuple[Tensor, Tensor]:
+    """A policy loss with what keeps a policy where it is: the KL's part, and an entropy bonus.
+
+    Args:
+        policy: the policy loss, a scalar.
+        scored: what the policy says now.
+        batch: the piece of the minibatch.
+        config: says estimator and weight of the bonus.
+        coef: weight of the KL, per nat.
+
+    Returns:
+        The loss, and the KL's part of it; scalars.
+    """
+    penalty = penalty_in_loss(
+        scored, batch, config.kl_estimator, coef=coef, sigma=batch.sigma[0]
+    )
+    total = policy + penalty
+    if config.ent_coef:
+        total = total - config.ent_coef * masked_mean(scored.entropy, batch.mask, batch.tokens)
+    return total, penalty

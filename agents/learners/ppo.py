@@ -15,32 +15,51 @@ Source: Schulman et al. 2017; Ma et al. 2024, section 3.2 and appendix B.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from agents.bridge.learner import Learner, LossParts
-from agents.learners.kl_penalty import penalty_in_loss, penalty_in_reward
+from agents.learners.kl_penalty import penalty_in_reward, regularised
 from agents.maths.losses import clipped_policy_loss, value_loss
-from agents.maths.masking import masked_mean, whiten
+from agents.maths.masking import whiten
 from agents.maths.returns import gae, token_rewards
 from agents.models.language_model import Scored
 from agents.rollout import Prepared, Rollout, prepared
+from agents.traits import Traits
 
 
 class PPO(Learner):
     """Sequence-level PPO; the baseline, and the learner of the paper."""
 
+    traits: ClassVar[Traits] = Traits(
+        reads=frozenset(
+            {"clip_coef", "value_clip", "vf_coef", "ent_coef", "gamma", "gae_lambda", "whiten"}
+        )
+    )
+
     def prepare(self, rollout: Rollout) -> Prepared:
         """Token rewards, GAE, and whitening over the whole batch if so asked."""
         config = self.config
-        penalty = penalty_in_reward(rollout, config.kl_estimator, self.kl_controller.coef)
-        rewards = token_rewards(rollout.payoffs, penalty, rollout.mask)
         advantages, returns = gae(
-            rewards, rollout.values, rollout.mask, gamma=config.gamma, gae_lambda=config.gae_lambda
+            self.token_rewards(rollout, rollout.payoffs),
+            rollout.values,
+            rollout.mask,
+            gamma=config.gamma,
+            gae_lambda=config.gae_lambda,
         )
+        return self.whitened(rollout, advantages, returns)
+
+    def token_rewards(self, rollout: Rollout, payoffs: Tensor) -> Tensor:
+        """Payoffs [B] on the last tokens, and the KL's part on all, [B, T]."""
+        penalty = penalty_in_reward(rollout, self.config.kl_estimator, self.kl_controller.coef)
+        return token_rewards(payoffs, penalty, rollout.mask)
+
+    def whitened(self, rollout: Rollout, advantages: Tensor, returns: Tensor) -> Prepared:
+        """A rollout with its targets, whitened over the whole batch if so asked."""
         sigma = torch.ones((), dtype=advantages.dtype)
-        if config.whiten == "batch":
+        if self.config.whiten == "batch":
             advantages, sigma = whiten(advantages, rollout.mask)
         return prepared(rollout, advantages, returns, sigma)
 
@@ -53,31 +72,27 @@ class PPO(Learner):
 
     def loss(self, scored: Scored, batch: Prepared) -> tuple[Tensor, LossParts]:
         """Clipped surrogate, value loss, entropy bonus and the loss part of the KL."""
-        config, mask, count = self.config, batch.mask, batch.tokens
-        policy = clipped_policy_loss(
-            scored.logprobs,
-            batch.logprobs,
-            batch.advantages,
-            mask,
-            clip_coef=config.clip_coef,
-            count=count,
-        )
+        config = self.config
+        policy = self.policy_loss(scored, batch)
         critic = value_loss(
             scored.values,
             batch.values,
             batch.returns,
-            mask,
+            batch.mask,
             value_clip=config.value_clip,
-            count=count,
+            count=batch.tokens,
         )
-        penalty = penalty_in_loss(
-            scored,
-            batch,
-            config.kl_estimator,
-            coef=self.kl_controller.coef,
-            sigma=batch.sigma[0],
-        )
-        total = policy + config.vf_coef * critic + penalty
-        if config.ent_coef:
-            total = total - config.ent_coef * masked_mean(scored.entropy, mask, count)
+        total, penalty = regularised(policy, scored, batch, config, self.kl_controller.coef)
+        total = total + config.vf_coef * critic
         return total, LossParts(policy_loss=policy, value_loss=critic, kl_loss=penalty)
+
+    def policy_loss(self, scored: Scored, batch: Prepared) -> Tensor:
+        """The clipped surrogate, a scalar."""
+        return clipped_policy_loss(
+            scored.logprobs,
+            batch.logprobs,
+            batch.advantages,
+            batch.mask,
+            clip_coef=self.config.clip_coef,
+            count=batch.tokens,
+        )

@@ -17,7 +17,9 @@ def log_softmax(logits: Tensor, temperature: float) -> Tensor:
     """
     if logits.dtype in (torch.float16, torch.bfloat16):
         logits = logits.float()
-    return torch.log_softmax(logits / temperature, dim=-1)
+    if temperature != 1.0:
+        logits = logits / temperature
+    return torch.log_softmax(logits, dim=-1)
 
 
 def gather_logprobs(log_probs: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
@@ -54,7 +56,7 @@ def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
     Returns:
         Token ids, [B], int64.
     """
-    cumulative = log_probs.double().exp().cumsum(-1)
+    cumulative = log_probs.exp().cumsum(-1, dtype=torch.float64)
     threshold = uniforms.double().unsqueeze(-1) * cumulative[..., -1:]
     drawn = torch.searchsorted(cumulative, threshold, right=True).squeeze(-1)
     return drawn.clamp_(max=log_probs.shape[-1] - 1)

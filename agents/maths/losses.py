@@ -30,6 +30,18 @@ def clipped_policy_loss(
     return masked_mean(torch.maximum(-advantages * ratio, -advantages * clipped), mask, count)
 
 
+def policy_gradient_loss(
+    logprobs: Tensor, advantages: Tensor, mask: Tensor, *, count: int | None = None
+) -> Tensor:
+    """Minus advantage times log-probability, averaged over the tokens that count; all [B, T].
+
+    Source: Williams 1992, section 4, the REINFORCE algorithms; the advantage is what it calls
+    reinforcement minus baseline.
+    """
+    check_same_shape(logprobs=logprobs, advantages=advantages, mask=mask)
+    return masked_mean(-advantages * logprobs, mask, count)
+
+
 def value_loss(
     values: Tensor,
     old_values: Tensor,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -27,6 +29,13 @@ def token_rewards(payoffs: Tensor, penalties: Tensor, mask: Tensor) -> Tensor:
     rows = torch.nonzero(lengths > 0).squeeze(-1)
     rewards[rows, lengths[rows] - 1] += payoffs[rows].to(rewards.dtype)
     return rewards
+
+
+def to_go(values: Tensor, mask: Tensor) -> Tensor:
+    """Sum of each token's value and those of the tokens after it, 0 outside the mask; [B, T]."""
+    check_same_shape(values=values, mask=mask)
+    whole = values.masked_fill(~mask, 0.0)
+    return whole.flip(-1).cumsum(-1).flip(-1).masked_fill(~mask, 0.0)
 
 
 def gae(
@@ -61,3 +70,50 @@ def gae(
         advantages[:, t] = carried
         next_value = values[:, t]
     return advantages, (advantages + values).masked_fill(~mask, 0.0)
+
+
+def chained_gae(
+    rewards: Sequence[Tensor],
+    values: Sequence[Tensor],
+    masks: Sequence[Tensor],
+    *,
+    gamma: float,
+    gae_lambda: float,
+    lambda_turn: float,
+) -> list[tuple[Tensor, Tensor]]:
+    """Advantages and returns over all turns of an episode as one stream of tokens.
+
+    After a turn's last token the value is that before the next turn's first token, so the critic's
+    estimate of what is to come, given all that was said, stands beside what came. Tokens of prompts
+    between the turns are no steps.
+
+    Args:
+        rewards: by seat, each [B, T]; a row is the same episode in all of them.
+        values: the same shapes.
+        masks: the same shapes; each row's first positions.
+        gamma: discount per token.
+        gae_lambda: trace decay from token to token of one turn.
+        lambda_turn: trace decay from a turn's last token to the next turn's first.
+
+    Returns:
+        As `gae`, by seat.
+
+    Source: Schulman et al. 2016, equation 16, over the tokens of all agents in the order in which
+    they act (Wang et al. 2025, "MARFT", its token-level advantages), with a decay of its own
+    between turns.
+    """
+    found: list[tuple[Tensor, Tensor]] = []
+    batch = len(rewards[-1])
+    after = rewards[-1].new_zeros(batch)  # value and traced advantage of what follows the turn
+    traced = torch.zeros_like(after)
+    for reward, value, mask in zip(reversed(rewards), reversed(values), reversed(masks), strict=True):
+        lengths = mask.sum(-1)
+        rows = torch.nonzero(lengths > 0).squeeze(-1)
+        whole = reward.clone()
+        whole[rows, lengths[rows] - 1] += gamma * (after + lambda_turn * traced)[rows]
+        advantages, returns = gae(whole, value, mask, gamma=gamma, gae_lambda=gae_lambda)
+        found.append((advantages, returns))
+        # An empty turn has no first token: what follows it follows the turn before.
+        after, traced = after.clone(), traced.clone()
+        after[rows], traced[rows] = value[rows, 0].to(after.dtype), advantages[rows, 0]
+    return found[::-1]

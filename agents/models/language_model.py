@@ -19,9 +19,15 @@ from transformers import PreTrainedModel
 
 from agents.maths.logprobs import log_softmax
 from agents.maths.token_statistics import TokenStatistics, token_statistics
+from agents.models.activations import fuse_activations
 
 LOGITS_BYTES = 2**27
 """Largest tensor of logits in one piece; about four of that size are in work at a time."""
+
+
+def fitting_positions(vocab_size: int) -> int:
+    """Positions whose logits, in float32, make one piece."""
+    return max(LOGITS_BYTES // (4 * vocab_size), 1)
 
 
 @dataclass(frozen=True)
@@ -64,6 +70,7 @@ class LanguageModel(nn.Module):
         self.autocast = autocast
         self._compiled: list[Callable[..., Any]] = []  # in a list: it is no further submodule
         switch_off_dropout(model)
+        fuse_activations(model)
         accepted = inspect.signature(model.base_model.forward).parameters
         self._takes_positions = "position_ids" in accepted
         # The library renamed its cache within version 5.
@@ -86,13 +93,14 @@ class LanguageModel(nn.Module):
         self._compiled = [torch.compile(self.model.base_model, dynamic=True)]
 
     def trunk(
-        self, ids: Tensor, mask: Tensor, cache: Any = None, *, use_cache: bool = False
+        self, ids: Tensor, mask: Tensor | None, cache: Any = None, *, use_cache: bool = False
     ) -> tuple[Tensor, Any]:
         """Run the transformer without its output layer.
 
         Args:
             ids: tokens to feed, [B, S]; -1 (padding) is fed as token 0 and masked.
-            mask: True = real token, over everything fed so far, [B, past + S].
+            mask: True = real token, over everything fed so far, [B, past + S]; None: all are real,
+                which spares making and applying one.
             cache: key-value cache of an earlier call, or None.
             use_cache: return a cache as well.
 
@@ -100,14 +108,14 @@ class LanguageModel(nn.Module):
             Hidden states of the last layer, [B, S, H], and the cache (None without `use_cache`).
         """
         extra: dict[str, Any] = {self._cache_name: cache}
-        if self._takes_positions:
+        if self._takes_positions and mask is not None:
             # Positions count real tokens, so left padding moves nothing.
             positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
             extra["position_ids"] = positions[:, -ids.shape[1] :]
         with self._precision():
             output = self.model.base_model(
                 input_ids=ids.clamp(min=0),
-                attention_mask=mask.long(),
+                attention_mask=None if mask is None else mask.long(),
                 use_cache=use_cache,
                 **extra,
             )
@@ -146,10 +154,12 @@ class LanguageModel(nn.Module):
         """
         fed, first = packed(prompt_ids, response_ids)
         run = self._compiled[0] if self._compiled else self.model.base_model
+        fed = fed.clamp(min=0)
         with self._precision():
-            # All padding is on the right, where no token that counts can see it: so there is no
-            # mask, and attention takes its quickest path.
-            hidden: Tensor = run(input_ids=fed.clamp(min=0), use_cache=False).last_hidden_state
+            # All padding is on the right, where no token that counts can see it: so nothing is
+            # masked, and attention takes its quickest path.
+            output = run(input_ids=fed, attention_mask=torch.ones_like(fed), use_cache=False)
+        hidden: Tensor = output.last_hidden_state
         steps = torch.arange(response_ids.shape[1], device=fed.device)
         places = (first.unsqueeze(1) + steps).clamp(max=fed.shape[1] - 1)
         return hidden.gather(1, places.unsqueeze(-1).expand(-1, -1, hidden.shape[-1]))
@@ -162,6 +172,7 @@ class LanguageModel(nn.Module):
         *,
         reference: LanguageModel | None = None,
         ref_hidden: Tensor | None = None,
+        ref_log_probs: Tensor | None = None,
         with_entropy: bool = True,
     ) -> Scored:
         """Score given responses in one forward pass, with gradient.
@@ -172,17 +183,18 @@ class LanguageModel(nn.Module):
             temperature: of the sampling distribution.
             reference: what the divergence is taken from; None: `kl` is 0.
             ref_hidden: the reference's hidden states at the same positions, [B, T, H].
+            ref_log_probs: what it says there, if that is at hand, [B, T, V].
             with_entropy: whether anybody looks at the entropy.
         """
         mask = response_ids >= 0
-        hidden = self.response_hidden(prompt_ids, response_ids)[mask]  # [N, H]
-        known = None if ref_hidden is None else ref_hidden[mask]
+        hidden = counted(self.response_hidden(prompt_ids, response_ids), mask)
         found = self.statistics(
             hidden,
-            response_ids[mask],
+            counted(response_ids, mask),
             temperature,
             reference=reference,
-            ref_hidden=known,
+            ref_hidden=None if ref_hidden is None else counted(ref_hidden, mask),
+            ref_log_probs=None if ref_log_probs is None else counted(ref_log_probs, mask),
             with_entropy=with_entropy,
         )
         return Scored(
@@ -200,6 +212,7 @@ class LanguageModel(nn.Module):
         *,
         reference: LanguageModel | None = None,
         ref_hidden: Tensor | None = None,
+        ref_log_probs: Tensor | None = None,
         with_entropy: bool = True,
     ) -> TokenStatistics:
         """What the distributions behind some hidden states say about the tokens drawn there.
@@ -213,37 +226,44 @@ class LanguageModel(nn.Module):
             temperature: of the sampling distribution.
             reference: what the divergence is taken from, or None.
             ref_hidden: the reference's hidden states, [N, H'].
+            ref_log_probs: what it says there, if that is at hand, [N, V].
             with_entropy: whether anybody looks at the entropy.
         """
 
-        def piece(hidden: Tensor, ids: Tensor, ref_hidden: Tensor | None) -> TokenStatistics:
-            ref_log_probs = None
-            if reference is not None and ref_hidden is not None:
-                with torch.no_grad():
-                    ref_log_probs = log_softmax(reference.logits(ref_hidden), temperature)
+        def piece(
+            hidden: Tensor, ids: Tensor, ref_hidden: Tensor | None, said: Tensor | None
+        ) -> TokenStatistics:
+            if said is None and reference is not None and ref_hidden is not None:
+                said = reference.log_probs(ref_hidden, temperature)
             return token_statistics(
                 self.logits(hidden),
                 ids,
                 temperature,
-                ref_log_probs=ref_log_probs,
+                ref_log_probs=said,
                 with_entropy=with_entropy,
             )
 
-        rows = max(LOGITS_BYTES // (4 * self.vocab_size), 1)
+        rows = fitting_positions(self.vocab_size)
         if len(hidden) <= rows:
-            return piece(hidden, ids, ref_hidden)
+            return piece(hidden, ids, ref_hidden, ref_log_probs)
         parts = [
             checkpoint(
                 piece,
                 hidden[i : i + rows],
                 ids[i : i + rows],
                 None if ref_hidden is None else ref_hidden[i : i + rows],
+                None if ref_log_probs is None else ref_log_probs[i : i + rows],
                 use_reentrant=False,
                 preserve_rng_state=False,
             )
             for i in range(0, len(hidden), rows)
         ]
         return TokenStatistics(*(torch.cat(column) for column in zip(*parts, strict=True)))
+
+    @torch.no_grad()
+    def log_probs(self, hidden: Tensor, temperature: float) -> Tensor:
+        """Of the whole vocabulary, without gradient; [..., H] -> [..., V], nats."""
+        return log_softmax(self.logits(hidden), temperature)
 
     def distribution(self, prompt_ids: Tensor, response_ids: Tensor, temperature: float) -> Tensor:
         """Log-probabilities of the whole vocabulary at each response position, [B, T, V], nats.
@@ -281,7 +301,8 @@ class LanguageModel(nn.Module):
             raise ValueError(f"{self._unsupported()} ({type(error).__name__}: {error})") from error
         finally:
             self.model.train(mode)
-        loose = 5e-2 if own.dtype == torch.bfloat16 else 1e-3
+        half = torch.bfloat16 in (own.dtype, self.autocast)
+        loose = 5e-2 if half else 1e-3
         if not torch.allclose(own.float(), ours.float(), rtol=loose, atol=loose):
             raise ValueError(self._unsupported())
 
@@ -322,6 +343,11 @@ def packed(prompt_ids: Tensor, response_ids: Tensor) -> tuple[Tensor, Tensor]:
     order = (~real).to(torch.uint8).argsort(dim=1, stable=True)
     longest = max(int(real.sum(1).max()), 1)
     return fed.gather(1, order)[:, :longest], (prompt_ids >= 0).sum(1) - 1
+
+
+def counted(values: Tensor, mask: Tensor) -> Tensor:
+    """What belongs to the tokens that count; [B, T, ...] -> [N, ...], no copy if all count."""
+    return values.flatten(0, 1) if bool(mask.all()) else values[mask]
 
 
 def spread(values: Tensor, mask: Tensor) -> Tensor:

@@ -253,7 +253,10 @@ def without_weights(path: Path) -> Path:
 
 
 REFUSED: dict[str, tuple[list[str], str]] = {
-    "task": (["--task", "riddles"], "unknown task 'riddles'; known are reviews, sums, target"),
+    "task": (
+        ["--task", "riddles"],
+        "unknown task 'riddles'; known are custom, gsm8k, gsm_symbolic, imdb",
+    ),
     "task module": (["--task", "nowhere:Task"], "task 'nowhere:Task': cannot import"),
     "task name": (["--task", "json:Task"], "task 'json:Task': json has no"),
     "no task": (["--task", "json:dumps"], "task 'json:dumps'"),

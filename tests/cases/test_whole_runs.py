@@ -183,7 +183,8 @@ def test_logits_are_made_at_response_tokens_only_and_in_pieces(
     training.session.begin(1)
     training.run()
     assert len(shapes) > 40
-    # One row of logits a response while it is drawn, and else at most five tokens together.
+    # One row of logits a response while it is drawn (12 of them), and else at most five tokens
+    # together; the reference says what it says of a chunk of five responses of three tokens.
     drawing = training.session.n_episodes
     assert all(len(shape) == 1 for shape in shapes)
     assert {shape[0] for shape in shapes if shape[0] > 5} == {drawing} == {12}

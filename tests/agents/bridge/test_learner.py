@@ -88,7 +88,7 @@ def test_without_a_size_as_many_responses_as_their_logits_fit(
     batch = learner.prepare(toy_rollout(learner, RESPONSES, PAYOFFS))
     assert [len(p) for p in learner._pieces(batch)] == [7]
     # Two tokens of three logits of four bytes each: 24 bytes a response.
-    monkeypatch.setattr("agents.bridge.learner.LOGITS_BYTES", 3 * 24 + 5)
+    monkeypatch.setattr(language_model, "LOGITS_BYTES", 3 * 24 + 5)
     assert [len(p) for p in learner._pieces(batch)] == [3, 3, 1]
 
 

@@ -11,6 +11,7 @@ import pytest
 import torch
 from tianshou.data import Batch
 
+from agents.bridge.records import NUMBERS
 from agents.bridge.team import Team
 from agents.bridge.vector_env import ResponseVectorEnv
 from agents.maths.masking import masked_sum
@@ -148,8 +149,7 @@ def test_the_scope_reaches_the_advantages_of_a_run(kl_scope: str) -> None:
     batch = played(session)
     # Policies are the references at first: give the observer a KL to be charged.
     observer = np.flatnonzero(batch.obs.agent_id == "agent_1")
-    kl = batch.policy["kl"]
-    kl[observer] = 2.0
+    batch.policy["numbers"][observer, NUMBERS.index("kl")] = 2.0
     paid = session.team._preprocess_batch(batch, None, np.arange(len(batch)))
     lengths = masked_sum(torch.ones(4, 3), session.team.rollouts["agent_1"].mask).double()
     plain = session.team.rollouts["agent_0"].payoffs

@@ -10,7 +10,7 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 
-from agents.learners import ppo
+from agents.learners import kl_penalty, ppo
 from agents.maths.kl import k1, k3
 from agents.maths.losses import clipped_policy_loss
 from agents.maths.masking import masked_mean
@@ -45,7 +45,7 @@ def kl_placed(in_reward: str | None, in_loss: str | None) -> Iterator[None]:
 
     with (
         patch.object(ppo, "penalty_in_reward", reward),
-        patch.object(ppo, "penalty_in_loss", loss),
+        patch.object(kl_penalty, "penalty_in_loss", loss),
     ):
         yield
 

@@ -251,7 +251,7 @@ def update_gradient(learner: PPO, batch: Prepared, weights: Tensor) -> Tensor:
     learner.optim._optim.step = lambda: steps.append(  # type: ignore[method-assign]
         flat(parameters, [p.grad for p in parameters])
     )
-    rows = torch.cat(learner._minibatches(len(batch), 1, 0))
+    rows = torch.cat([part.episode for part in learner._minibatches(batch, 1, 0)])
     learner.update_from(batch, 1, 1)
     factors = weights[rows] * batch.mask.sum(-1)[rows]
     return (torch.stack(steps) * factors.unsqueeze(-1)).sum(0)

@@ -217,6 +217,7 @@ class Game:
 
     def _collect(self, n_episodes: int) -> dict[str, Prepared]:
         env = ResponseVectorEnv(self.runner, n_episodes)
+        self.team.env = env
         collector = Collector(
             self.team,
             env,
@@ -281,7 +282,12 @@ def make_game(
         rules=rules,
         runner=game_runner(config, rules),
         learners=learners,
-        team=Team(learners=learners, policy=team_policy, kl_scope=config.kl_scope),
+        team=Team(
+            learners=learners,
+            policy=team_policy,
+            kl_scope=config.kl_scope or "own",
+            groups=config.groups,
+        ),
         order=tuple(rules.agents[k] for k in (order or range(n_agents))),
         responses=responses,
     )

@@ -279,15 +279,15 @@ def test_the_first_step_reports_that_nothing_has_moved() -> None:
 
 
 def test_minibatches_are_each_response_once_and_the_same_every_time() -> None:
-    learner = toy_learner()
-    learner.iteration = 4
-    parts = learner._minibatches(7, 3, 0)
-    assert [len(p) for p in parts] == [3, 3, 1]
-    assert sorted(torch.cat(parts).tolist()) == list(range(7))
-    again = toy_learner()
-    again.iteration = 4
-    assert torch.cat(again._minibatches(7, 3, 0)).tolist() == torch.cat(parts).tolist()
-    assert torch.cat(again._minibatches(7, 3, 1)).tolist() != torch.cat(parts).tolist()
+    def parts(epoch: int) -> list[list[int]]:
+        learner = toy_learner()
+        learner.iteration = 4
+        batch = learner.prepare(toy_rollout(learner, RESPONSES, PAYOFFS))
+        return [part.episode.tolist() for part in learner._minibatches(batch, 3, epoch)]
+
+    assert [len(p) for p in parts(0)] == [3, 3, 1]
+    assert sorted(sum(parts(0), [])) == list(range(7))
+    assert parts(0) == parts(0) != parts(1)
 
 
 def test_gradients_are_clipped_to_the_largest_norm() -> None:

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.maths.returns import gae, token_rewards
+from agents.maths.returns import chained_gae, gae, to_go, token_rewards
 
 
 def mask_of(*lengths: int, width: int = 3) -> torch.Tensor:
@@ -136,3 +136,69 @@ def test_shapes_that_would_broadcast_are_refused() -> None:
         gae(torch.zeros(2, 3), torch.zeros(1, 3), mask_of(3), gamma=1.0, gae_lambda=1.0)
     with pytest.raises(ValueError, match="share one shape"):
         token_rewards(torch.zeros(2), torch.zeros(2, 3), mask_of(3))
+
+
+# Costs to go, and one stream over several turns.
+
+
+def test_to_go_by_hand() -> None:
+    values = torch.tensor([[1.0, 2.0, 4.0], [3.0, 99.0, 99.0]])
+    mask = torch.tensor([[True, True, True], [True, False, False]])
+    assert to_go(values, mask).tolist() == [[7.0, 6.0, 4.0], [3.0, 0.0, 0.0]]
+
+
+def _two_turns() -> tuple[list[torch.Tensor], list[torch.Tensor], list[torch.Tensor]]:
+    """One episode: the pioneer's two tokens, then the observer's two; padding in between."""
+    rewards = [torch.tensor([[0.0, 1.0, 0.0]]), torch.tensor([[0.0, 2.0, 0.0]])]
+    values = [torch.tensor([[0.5, 0.25, 7.0]]), torch.tensor([[0.75, 1.5, 7.0]])]
+    mask = torch.tensor([[True, True, False]])
+    return rewards, values, [mask, mask]
+
+
+def test_the_chain_by_hand() -> None:
+    # gamma 1, lambda 1/2, lambda_turn 1/4.
+    # Observer: delta_3 = 2 - 1.5 = .5; delta_2 = 1.5 - .75 = .75; A_3 = .5, A_2 = .75 + .25 = 1.
+    # Pioneer: delta_1 = 1 + .75 - .25 = 1.5; A_1 = 1.5 + 1/4 * 1 = 1.75;
+    #          delta_0 = .25 - .5 = -.25; A_0 = -.25 + 1/2 * 1.75 = .625.
+    found = chained_gae(*_two_turns(), gamma=1.0, gae_lambda=0.5, lambda_turn=0.25)
+    assert found[0][0].tolist() == [[0.625, 1.75, 0.0]]
+    assert found[1][0].tolist() == [[1.0, 0.5, 0.0]]
+    assert found[0][1].tolist() == [[1.125, 2.0, 0.0]]  # plus the values
+    assert found[1][1].tolist() == [[1.75, 2.0, 0.0]]
+
+
+def test_without_trace_over_the_boundary_the_critic_stands_for_the_observer() -> None:
+    found = chained_gae(*_two_turns(), gamma=1.0, gae_lambda=1.0, lambda_turn=0.0)
+    # Return of the pioneer: its own 1 and V at the observer's first token, .75.
+    assert found[0][1].tolist() == [[1.75, 1.75, 0.0]]
+
+
+def test_with_full_traces_the_chain_is_the_sum_of_all_rewards() -> None:
+    found = chained_gae(*_two_turns(), gamma=1.0, gae_lambda=1.0, lambda_turn=1.0)
+    assert found[0][1].tolist() == [[3.0, 3.0, 0.0]]
+    assert found[1][1].tolist() == [[2.0, 2.0, 0.0]]
+
+
+def test_the_chain_is_gae_over_the_tokens_without_the_padding() -> None:
+    rewards, values, masks = _two_turns()
+    settings = {"gamma": 0.9, "gae_lambda": 0.7}
+    chain = chained_gae(rewards, values, masks, lambda_turn=0.7, **settings)
+    joined = [torch.cat([part[:, :2] for part in parts], dim=1) for parts in (rewards, values)]
+    whole, _ = gae(*joined, torch.ones(1, 4, dtype=torch.bool), **settings)
+    got = torch.cat([advantages[:, :2] for advantages, _ in chain], dim=1)
+    assert torch.allclose(got, whole)
+
+
+def test_an_empty_turn_is_passed_over() -> None:
+    rewards, values, masks = _two_turns()
+    empty = torch.zeros(1, 3, dtype=torch.bool)
+    settings = {"gamma": 0.9, "gae_lambda": 0.5, "lambda_turn": 0.25}
+    two = chained_gae(rewards, values, masks, **settings)
+    three = chained_gae(
+        [rewards[0], rewards[0], rewards[1]],
+        [values[0], values[0], values[1]],
+        [masks[0], empty, masks[1]],
+        **settings,
+    )
+    assert torch.equal(three[0][0], two[0][0])
+    assert not three[1][0].any()
