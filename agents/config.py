@@ -116,8 +116,8 @@ class TrainConfig:
     cory_no_exchange, cory_own_reward, independent, competitive, cory_exact, placebo_sum and
     placebo_transfer."""
     algorithm: str = "ppo"
-    """Learner by name, or module:name of your own. Each agent for itself: ppo, a2c, reinforce, rloo,
-    grpo, raft. Together: mappo, happo, magrpo, counterfactual."""
+    """Learner by name, or module:name of your own. Each agent for itself: ppo, a2c, reinforce,
+    rloo, grpo, raft. Together: mappo, happo, magrpo, counterfactual."""
     model: str | None = None
     """builtin:NAME, a model folder, or a hub name. Several, one an agent, are joined by commas."""
     out: Path | None = None
@@ -181,8 +181,8 @@ class TrainConfig:
     whiten: Whiten = "batch"
     """Over what advantages are whitened: an agent's batch, each minibatch, or not at all."""
     lambda_turn: float = 1.0
-    """Trace decay of mappo from one agent's turn to the next. Lower: the pioneer is paid less by the
-    observer's score itself and more by what the critic expected of it."""
+    """Trace decay of mappo from one agent's turn to the next. Lower: the pioneer is paid less by
+    the observer's score itself and more by what the critic expected of it."""
     baseline_decay: float = 0.9
     """Weight of the old value in the moving baseline of reinforce and counterfactual."""
     grpo_std: bool = True
@@ -350,6 +350,7 @@ class TrainConfig:
             "gamma",
             "gae_lambda",
             "lambda_turn",
+            "baseline_decay",
             "raft_keep",
             "guard_length",
             "guard_entropy",
@@ -358,8 +359,6 @@ class TrainConfig:
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} must be in [0, 1], got {getattr(self, name)}")
 
-        if not 0.0 <= self.baseline_decay < 1.0:
-            raise ValueError(f"baseline_decay must be in [0, 1), got {self.baseline_decay}")
         if self.kl_target is not None and self.kl_coef == 0:
             raise ValueError("kl_coef must be positive where kl_target adapts it: 0 never moves")
         check_stop_on(self.stop_on)
@@ -512,9 +511,7 @@ def resolved(
     known = {f.name for f in dataclasses.fields(TrainConfig)}
     for whose, defaults in (("task", task_defaults), ("learner", learner.defaults)):
         if unknown := set(defaults) - known:
-            raise ValueError(
-                f"training_defaults of the {whose} name no setting: {sorted(unknown)}"
-            )
+            raise ValueError(f"training_defaults of the {whose} name no setting: {sorted(unknown)}")
     defaults = {**GENERAL_DEFAULTS, "group_size": learner.group_size, **learner.defaults}
     defaults |= task_defaults
     changes: dict[str, Any] = {"n_agents": config.agents_in_game}
@@ -526,13 +523,15 @@ def resolved(
         groups = dataclasses.replace(config, group_size=size).groups
         whole = config.agents_in_game * groups.episodes
         changes["batch_size"] = math.ceil(changes["batch_size"] / whole) * whole
+    if "learning_rate" in changes:
+        changes["learning_rate"] *= learner.rate
     filled = dataclasses.replace(config, **changes)
     if learner.single_pass and config.update_epochs is None:
         return dataclasses.replace(filled, **_in_one_pass(filled, config.minibatch_size))
     return filled
 
 
-def _in_one_pass(config: TrainConfig, minibatch_size: int | None) -> dict[str, int]:
+def _in_one_pass(config: TrainConfig, minibatch_size: int | None) -> dict[str, Any]:
     """As many optimizer steps as the defaults would take, but each response in one of them only.
 
     Args:

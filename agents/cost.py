@@ -138,7 +138,7 @@ class Accelerator:
     bandwidth_share: float = 0.6
     """Share of `bandwidth` that a decoding step reaches."""
     seconds_per_layer: float = 0.7e-3
-    """Launching one layer's kernels in one decoding step from Python: the floor for small models."""
+    """Launching a layer's kernels in a decoding step from Python: the floor for small models."""
 
 
 A100 = Accelerator("NVIDIA A100 80 GB", flops=312e12, bandwidth=2.04e12, memory=80e9)

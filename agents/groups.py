@@ -1,8 +1,8 @@
 """Groups: which episodes share a query, and which responses are compared with each other.
 
 In *query groups* of G an iteration plays G episodes of each query. In *nested groups* the first
-speaker answers a query G times, and each of its answers is answered m times: the G * m episodes of a
-query come in blocks of m with the same first response.
+speaker answers a query G times, and each of its answers is answered m times: the G * m episodes of
+a query come in blocks of m with the same first response.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Groups:
     def first(self, seat: int, episodes: NDArray[np.int64]) -> NDArray[np.int64]:
         """The episode in which the response of a seat was drawn, [B] -> [B].
 
-        It is the episode itself, but for the first seat of nested groups: one answer there stands in
-        m episodes.
+        It is the episode itself, but for the first seat of nested groups: one answer there stands
+        in m episodes.
         """
         return episodes if seat else episodes - episodes % self.nested

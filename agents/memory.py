@@ -14,7 +14,17 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig, PreTrainedModel
 
 from agents.config import TrainConfig
-from agents.cost import CPU_WASTE, CUDA_WASTE, LIBRARIES, Held, Kept, Load, Memory, ModelShape, peak_memory
+from agents.cost import (
+    CPU_WASTE,
+    CUDA_WASTE,
+    LIBRARIES,
+    Held,
+    Kept,
+    Load,
+    Memory,
+    ModelShape,
+    peak_memory,
+)
 from agents.evaluation import CHUNK_EPISODES
 from agents.maths.kl import ESTIMATORS_WITH_REF_HIDDEN
 from agents.models.language_model import LOGITS_BYTES, ActorCritic, fitting_positions
@@ -27,6 +37,7 @@ if TYPE_CHECKING:
 
 LONGEST_QUERIES = 64
 """Queries whose prompts are measured: the longest by letters."""
+
 
 def shape_of(model: PreTrainedModel) -> ModelShape:
     """What the cost of a model depends on; its weights may lie on torch's meta device."""
@@ -269,12 +280,16 @@ def place_of(session: Session) -> torch.device:
     return next(iter(session.learners.values())).actor.device
 
 
+def _parts_on(memory: Memory, place: torch.device) -> dict[str, float]:
+    """What has to fit into the memory of a place: on a CPU, both kinds."""
+    return {**memory.device, **(memory.host if place.type == "cpu" else {})}
+
+
 def _refuse(config: TrainConfig, memory: Memory, place: torch.device, about: str) -> None:
-    room = available(place)
-    needed = memory.total if place.type == "cpu" else memory.on_device
+    room, shown = available(place), _parts_on(memory, place)
+    needed = sum(shown.values())
     if room is None or needed <= room:
         return
-    shown = memory.device | (memory.host if place.type == "cpu" else {})
     largest = sorted((n for n in shown if shown[n]), key=lambda name: -shown[name])[:4]
     parts = ", ".join(f"{name} {gigabytes(shown[name])}" for name in largest)
     raise ValueError(
@@ -313,10 +328,9 @@ def gigabytes(number: float) -> str:
 def memory_line(session: Session) -> str:
     """What the header says: the estimate, what there is, and what takes most."""
     memory, place = session.memory, place_of(session)
-    room = available(place)
-    needed = memory.total if place.type == "cpu" else memory.on_device
+    room, shown = available(place), _parts_on(memory, place)
+    needed = sum(shown.values())
     of = "" if room is None else f" of {gigabytes(room)} available"
-    shown = memory.device | (memory.host if place.type == "cpu" else {})
     largest = [n for n in sorted(shown, key=lambda n: -shown[n])[:4] if shown[n] > needed / 20]
     parts = ", ".join(f"{name} {gigabytes(shown[name])}" for name in largest)
     return f"about {gigabytes(needed)}{of} on {place}, most in {PHASES[memory.phase]}: {parts}"

@@ -28,7 +28,11 @@ class Counters:
     seconds: float = 0.0
 
     def add(
-        self, records: Sequence[EpisodeRecord], steps: int, seconds: float, extra: Extra | None = None
+        self,
+        records: Sequence[EpisodeRecord],
+        steps: int,
+        seconds: float,
+        extra: Extra | None = None,
     ) -> None:
         """Count an iteration; `extra` is what it cost beside its episodes."""
         extra = Extra() if extra is None else extra

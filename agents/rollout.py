@@ -42,14 +42,14 @@ class Rollout:
     scores: Tensor = field(default=None)  # type: ignore[assignment]
     """Of all seats in the episode, [B, N], float64."""
     shares: Tensor = field(default=None)  # type: ignore[assignment]
-    """What each seat's score contributed to the payoff, [B, N], float64; they add up to it. Those of
-    earlier seats were settled before the agent acted."""
+    """What each seat's score contributed to the payoff, [B, N], float64; they add up to it. Those
+    of earlier seats were settled before the agent acted."""
     group: Tensor = field(default=None)  # type: ignore[assignment]
-    """Responses of one number are compared: they answer the same query, or in nested groups the same
-    prompt, [B]."""
+    """Responses of one number are compared: they answer the same query, or in nested groups the
+    same prompt, [B]."""
     without: Tensor = field(default=None)  # type: ignore[assignment]
-    """What later seats' scores would have contributed, had they not read this response, [B]; 0 where
-    nobody asked."""
+    """What later seats' scores would have contributed, had they not read this response, [B]; 0
+    where nobody asked."""
 
     def __post_init__(self) -> None:
         batch, width = self.response_ids.shape

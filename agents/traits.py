@@ -24,6 +24,10 @@ LEARNER_SETTINGS = (
 )
 """Settings that some learners read and others do not."""
 
+SMALL_STEPS = 1 / 3
+"""Learning rate of a single pass in small steps, as a share of that of several passes over whole
+batches; measured on `target`, where the whole rate drowns in noise."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Traits:
@@ -35,7 +39,10 @@ class Traits:
     """Its own defaults of open settings: before the general ones, behind the task's."""
     single_pass: bool = False
     """Whether its loss is right only for the policy that drew the batch. By default it then goes
-    over the batch once, in as many optimizer steps as a learner of several passes takes."""
+    over the batch once, in as many optimizer steps as a learner of several passes takes, each on
+    fewer responses."""
+    rate: float = 1.0
+    """What a default learning rate is multiplied with: steps on few responses are noisy."""
     group_size: int = 1
     """Default of the setting: answers to one query that are compared."""
     least_group: int = 1
@@ -47,6 +54,6 @@ class Traits:
     common_return: bool = False
     """Whether all agents must be paid one return."""
     one_stream: bool = False
-    """Whether all rewards of an episode are one stream, in which later agents' KL stands already."""
+    """Whether all rewards of an episode are one stream, which has later agents' KL in it."""
     counterfactual: bool = False
     """Whether it asks what later agents would have scored without an agent's response."""

@@ -23,7 +23,6 @@ import tyro
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
-import agents.bridge.policy as policies
 from agents.bridge.learner import Learner
 from agents.command_line import run_command
 from agents.config import TrainConfig
@@ -32,6 +31,7 @@ from agents.memory import gigabytes, shape_of
 from agents.models.load import quiet_progress
 from agents.report import evaluation_table, run_rows
 from agents.run_folder import RunFolder, next_numbered
+from agents.sampling import measure, sample
 from agents.session import Session, build_session, resolve_config
 from agents.training import Training, TrainResult
 from benchmarks.outlook import Measured, measured_rates, outlook
@@ -58,7 +58,7 @@ class DemoReal:
     """Folder of the run. None: a new numbered folder under runs/."""
     seed: int = 0
     """Of the run."""
-    iterations: int = 8
+    iterations: int = 16
     """Iterations in all."""
     batch_size: int = 32
     """Responses of both agents an iteration."""
@@ -68,9 +68,9 @@ class DemoReal:
     """Passes over an agent's responses."""
     max_response_tokens: int = 12
     """Longest response, in tokens."""
-    learning_rate: float = 2e-5
+    learning_rate: float = 3e-5
     """Step size of Adam."""
-    eval_queries: int = 64
+    eval_queries: int = 48
     """Held-out queries, before and after."""
     threads: int | None = None
     """Threads of torch. None: what torch chooses."""
@@ -154,8 +154,8 @@ class TimedRun:
         clock = Clock()
         with (
             self.folder.locked(),
-            patch.object(policies, "sample", clock.timed("generate", policies.sample)),
-            patch.object(policies, "measure", clock.timed("reference", policies.measure)),
+            patch("agents.bridge.policy.sample", clock.timed("generate", sample)),
+            patch("agents.bridge.policy.measure", clock.timed("reference", measure)),
             patch.object(Learner, "update_from", clock.timed("update", Learner.update_from)),
         ):
             training = Training(self.session, self.folder)
@@ -256,7 +256,7 @@ def reopened(path: Path, trained: PreTrainedModel) -> tuple[str, list[str]]:
         written = model.generate(ids, max_new_tokens=16, do_sample=False)
     if not apart <= LOGITS_APART:
         failures.append(f"{path}: its logits are {apart:.1e} from those of the trained model")
-    text = tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True)
+    text = str(tokenizer.decode(written[0, ids.shape[1] :], skip_special_tokens=True))
     if written.shape[1] <= ids.shape[1] or not text.strip():
         failures.append(f"{path}: it wrote nothing after {PROMPT!r}")
     line = (
@@ -264,6 +264,11 @@ def reopened(path: Path, trained: PreTrainedModel) -> tuple[str, list[str]]:
         f"{apart:.1e} apart; it goes on {PROMPT!r} with {text!r}"
     )
     return line, failures
+
+
+def size_of(folder: Path) -> float:
+    """Bytes of the files in a folder."""
+    return float(sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
 
 
 def run_demo(command: DemoReal) -> int:
@@ -296,7 +301,7 @@ def run_demo(command: DemoReal) -> int:
         f"Peak memory of the run {gigabytes(peak)}; before it {gigabytes(run.session.memory.total)}"
         f" were foreseen.\nDone in {time.perf_counter() - start:.0f} s "
         f"({', '.join(f'{name} {value:.0f}' for name, value in log.seconds.items())}); "
-        f"the run lies in {result.out}."
+        f"the run lies in {result.out}, {gigabytes(size_of(result.out))}."
     )
     for line in failures:
         print(f"FAILED: {line}")

@@ -45,6 +45,7 @@ GPT2 = Shape(12, 768, 12, 50257, 0, 50, 0.0)
 
 CASES = {
     "tiny": Case(SMALL, 8),
+    "tiny, batch 64": Case(SMALL, 64),
     "tiny, batch 256": Case(SMALL, 256),
     "20M": Case(MIDDLE, 8),
     "20M, batch 64": Case(MIDDLE, 64),

@@ -1,5 +1,7 @@
-"""What the paper's GSM8K run would cost with a model: on this machine from rates that were measured
-here, and on a GPU from its data sheet. Arithmetic in words; `agents/cost.py` has the formulas.
+"""What the paper's GSM8K run would cost with a model.
+
+On this machine from rates that were measured here, and on a GPU from its data sheet. This is the
+arithmetic in words; `agents/cost.py` has the formulas.
 """
 
 from __future__ import annotations
@@ -70,9 +72,7 @@ class Measured:
     work: Work
 
 
-def measured_rates(
-    shape: ModelShape, iterations: Sequence[Measured]
-) -> dict[str, float]:
+def measured_rates(shape: ModelShape, iterations: Sequence[Measured]) -> dict[str, float]:
     """Floating-point operations a second, by stage, over some timed iterations.
 
     Args:
@@ -81,8 +81,7 @@ def measured_rates(
     """
     flops = [iteration_flops(shape, one.work) for one in iterations]
     return {
-        stage: sum(getattr(f, stage) for f in flops)
-        / sum(one.seconds[stage] for one in iterations)
+        stage: sum(getattr(f, stage) for f in flops) / sum(one.seconds[stage] for one in iterations)
         for stage in STAGES
     }
 
@@ -118,9 +117,9 @@ def outlook(shape: ModelShape, rates: Mapping[str, float], device: Accelerator =
             f"{device.utilisation:.0%} of {device.flops / 1e12:.0f} TFLOP/s, each token drawn at",
             f"                  {device.bandwidth_share:.0%} of {device.bandwidth / 1e12:.2f} TB/s "
             f"but no faster than {1000 * device.seconds_per_layer:g} ms a layer.",
-            f"  for comparison  Llama-2-7B, the paper's model, in 4 bits with adapters on that GPU: "
-            f"{duration(ITERATIONS * paper.total)} in all by the",
-            "                  same estimate (the paper says less than 4 h on four RTX A6000).",
+            "  for comparison  Llama-2-7B, the paper's model, in 4 bits with adapters on that GPU:",
+            f"                  {duration(ITERATIONS * paper.total)} in all by the same estimate "
+            f"(the paper says less than 4 h on four RTX A6000).",
         ]
     )
 

@@ -18,6 +18,15 @@ settings.register_profile("ci", deadline=None, derandomize=True)
 settings.load_profile("ci")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Point the contract of the learners at another one."""
+    parser.addoption(
+        "--learner",
+        metavar="MODULE:CLASS",
+        help="run the contract tests of the learners with this one instead of the registered ones",
+    )
+
+
 @pytest.fixture(autouse=True)
 def _no_network(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     if request.node.get_closest_marker("hub") is not None:

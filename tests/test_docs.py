@@ -21,6 +21,7 @@ from agents.models import BUILTIN_MODELS
 from agents.play import PlayCommand
 from agents.rewards import SequenceClassifier
 from agents.train import TrainResult, train
+from benchmarks.demo_real import DemoReal
 from cory_env import REWARDS, TASKS, cory_v0
 from tests.markdown import PAGES, ROOT, page_id, table_rows
 
@@ -109,8 +110,9 @@ def flags_of(*commands: type) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_every_flag_exists(page: Path) -> None:
-    known = flags_of(TrainCommand, EvalCommand, PlayCommand, InfluenceCommand) | OTHER_FLAGS
-    if page.name in ("README.md", "distributed.md"):
+    commands = (TrainCommand, EvalCommand, PlayCommand, InfluenceCommand, DemoReal)
+    known = flags_of(*commands) | OTHER_FLAGS
+    if page.name in ("README.md", "distributed.md", "fine_tune.md"):
         known |= LAUNCHER_FLAGS
     assert sorted(set(FLAG.findall(page.read_text(encoding="utf-8"))) - known) == []
 

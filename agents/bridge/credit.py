@@ -58,13 +58,8 @@ class CreditHook(EpisodeRolloutHook):
         self._column = {agent: i for i, agent in enumerate(agents)}
 
     def __call__(self, episode_batch: EpisodeBatchProtocol) -> dict[str, np.ndarray]:
-        """New values for the episode's `rew`, `terminated`, `truncated` and `done`."""
+        """New values for the episode's `rew`, `terminated` and `done`; nothing is truncated here."""
         names: Any = episode_batch.obs
         actors = np.array([self._column[a] for a in names.agent_id], dtype=np.int64)
         credited, last = turn_credit(np.asarray(episode_batch.rew, dtype=np.float64), actors)
-        return {
-            "rew": credited,
-            "terminated": last,
-            "truncated": np.zeros_like(last),
-            "done": last,
-        }
+        return {"rew": credited, "terminated": last, "done": last}

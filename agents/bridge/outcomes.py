@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -27,7 +28,7 @@ class Outcome:
     [E, N]."""
     matrix: NDArray[np.float64] | None
     """W over seats, [N, N]; None: payoffs are some other function of the scores."""
-    groups: Groups = Groups()
+    groups: Groups
 
     def shares(self, seat: int, payoffs: NDArray[np.float64]) -> NDArray[np.float64]:
         """What each seat's score contributed to a seat's payoffs, [E] -> [E, N].
@@ -40,8 +41,7 @@ class Outcome:
             return shares
         seen = self.others.copy()
         seen[:, seat] = self.scores[:, seat]
-        shares = seen * self.matrix[seat]
-        return shares
+        return np.asarray(seen * self.matrix[seat], dtype=np.float64)
 
 
 def outcome_of(env: ResponseVectorEnv, groups: Groups) -> Outcome:
@@ -56,7 +56,9 @@ def outcome_of(env: ResponseVectorEnv, groups: Groups) -> Outcome:
     )
 
 
-def with_outcome(rollout: Rollout, outcome: Outcome, without: NDArray[np.float64] | None) -> Rollout:
+def with_outcome(
+    rollout: Rollout, outcome: Outcome, without: NDArray[np.float64] | None
+) -> Rollout:
     """A rollout that knows how its episodes ended.
 
     Args:
@@ -91,7 +93,9 @@ def distinct(rollout: Rollout, groups: Groups) -> Rollout:
     device = rollout.payoffs.device
     where = torch.as_tensor(place).to(device)
     kept = rollout.select(torch.as_tensor(rows).to(device))
-    changes = {name: _means(getattr(rollout, name), where, len(rows)) for name in AVERAGED}
+    changes: dict[str, Any] = {
+        name: _means(getattr(rollout, name), where, len(rows)) for name in AVERAGED
+    }
     return replace(kept, **changes)
 
 

@@ -62,6 +62,19 @@ class Team(OnPolicyAlgorithm[TeamPolicy]):
             learner.set_iteration(iteration, iterations)
 
     def _preprocess_batch(self, batch: Any, buffer: ReplayBuffer, indices: np.ndarray) -> Any:
+        self.read(batch)
+        paid = self.rollouts
+        if self._kl_scope == "team" and not self._kind.traits.one_stream:
+            paid = self._with_later_kl(paid)
+        learned = {agent: distinct(rollout, self._groups) for agent, rollout in paid.items()}
+        return self._kind.prepare_team(self.learners, learned)
+
+    def read(self, batch: Any) -> None:
+        """Fill `rollouts` with what the agents did and how it ended.
+
+        Args:
+            batch: all rows of the iteration's episodes.
+        """
         assert self.env is not None, "the team has no environment to ask how its episodes ended"
         outcome = outcome_of(self.env, self._groups)
         rollouts = {
@@ -73,12 +86,6 @@ class Team(OnPolicyAlgorithm[TeamPolicy]):
             agent: with_outcome(rollout, outcome, self._without(rollout, outcome))
             for agent, rollout in rollouts.items()
         }
-        paid = self.rollouts
-        if self._kl_scope == "team" and not self._kind.traits.one_stream:
-            paid = self._with_later_kl(paid)
-        learned = {agent: distinct(rollout, self._groups) for agent, rollout in paid.items()}
-        return self._kind.prepare_team(self.learners, learned)
-
     def _without(self, rollout: Rollout, outcome: Outcome) -> NDArray[np.float64] | None:
         """What later seats would have contributed to an agent's payoffs, if its learner asks."""
         if not self._kind.traits.counterfactual or outcome.matrix is None:

@@ -21,7 +21,7 @@ from agents.learners.ppo import PPO
 from agents.maths.losses import policy_gradient_loss
 from agents.models.language_model import Scored
 from agents.rollout import Prepared
-from agents.traits import Traits
+from agents.traits import SMALL_STEPS, Traits
 
 
 class A2C(PPO):
@@ -30,6 +30,7 @@ class A2C(PPO):
     traits: ClassVar[Traits] = Traits(
         reads=frozenset({"value_clip", "vf_coef", "ent_coef", "gamma", "gae_lambda", "whiten"}),
         single_pass=True,
+        rate=SMALL_STEPS,
     )
 
     def policy_loss(self, scored: Scored, batch: Prepared) -> Tensor:

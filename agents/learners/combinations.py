@@ -36,10 +36,8 @@ def refusal(traits: Traits, config: TrainConfig) -> str | None:
         config: resolved, or with the open settings that do not matter here.
     """
     method = METHODS[config.method]
-    rules = (_groups, _transfer, _return, _stream, _counterfactual, _pairing)
-    if config.agents_in_game == 1:  # alone, what is about other agents is void
-        rules = (_groups,)
-    for rule in rules:
+    alone = config.agents_in_game == 1  # then what is about other agents is void
+    for rule in (_groups,) if alone else _RULES:
         why = rule(traits, method, config)
         if why is not None:
             return why
@@ -138,6 +136,9 @@ def _pairing(traits: Traits, method: Method, config: TrainConfig) -> str | None:
             f"magrpo_pairing must be aligned"
         )
     return None
+
+
+_RULES = (_groups, _transfer, _return, _stream, _counterfactual, _pairing)
 
 
 def payoff_matrix(config: TrainConfig) -> np.ndarray:

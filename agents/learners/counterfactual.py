@@ -21,7 +21,7 @@ from torch import Tensor
 from agents.learners.reinforce import Reinforce
 from agents.learners.sequence import READS
 from agents.rollout import Rollout
-from agents.traits import Traits
+from agents.traits import SMALL_STEPS, Traits
 
 
 class Counterfactual(Reinforce):
@@ -30,6 +30,7 @@ class Counterfactual(Reinforce):
     traits: ClassVar[Traits] = Traits(
         reads=READS | {"baseline_decay"},
         single_pass=True,
+        rate=SMALL_STEPS,
         plain_transfer=True,
         counterfactual=True,
     )

@@ -9,7 +9,7 @@ episode: `Prepared.factor`. The observer is updated first, so that the pioneer's
 the observer as it has become; the other way round M would only weigh the observer's prompts.
 
 Source: Kuba et al. 2022, "Trust Region Policy Optimisation in Multi-Agent Reinforcement Learning",
-section 4.2 and algorithm 4 (HAPPO).
+equation 11 and algorithm 4 (HAPPO).
 """
 
 from __future__ import annotations

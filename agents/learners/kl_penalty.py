@@ -69,9 +69,7 @@ def regularised(
     Returns:
         The loss, and the KL's part of it; scalars.
     """
-    penalty = penalty_in_loss(
-        scored, batch, config.kl_estimator, coef=coef, sigma=batch.sigma[0]
-    )
+    penalty = penalty_in_loss(scored, batch, config.kl_estimator, coef=coef, sigma=batch.sigma[0])
     total = policy + penalty
     if config.ent_coef:
         total = total - config.ent_coef * masked_mean(scored.entropy, batch.mask, batch.tokens)

@@ -23,7 +23,7 @@ from agents.bridge.learner import Learner
 from agents.learners.sequence import READS, SequenceLearner
 from agents.maths.baselines import compared, group_mean, leave_one_out, leave_one_out_max
 from agents.rollout import Prepared, Rollout
-from agents.traits import Traits
+from agents.traits import SMALL_STEPS, Traits
 
 
 class MAGRPO(SequenceLearner):
@@ -32,6 +32,7 @@ class MAGRPO(SequenceLearner):
     traits: ClassVar[Traits] = Traits(
         reads=READS | {"magrpo_baseline", "magrpo_pairing"},
         single_pass=True,
+        rate=SMALL_STEPS,
         group_size=4,
         least_group=2,
         nested=False,

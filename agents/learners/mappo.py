@@ -1,4 +1,4 @@
-"""Multi-agent PPO: one stream of rewards over all turns of an episode, one value of what is to come.
+"""Multi-agent PPO: one stream of rewards over all turns, one value of what is to come.
 
     rewards       = each seat's score at the last token of its own response, and every token's KL
     value after a turn's last token = value before the next turn's first token
@@ -6,8 +6,8 @@
                     between turns
     loss          = as PPO's, each agent on its own tokens
 
-The later agent has read all that was said, so its critic is a central one. What the pioneer gains is
-the estimate E[observer's score | what the pioneer said] beside the score itself.
+The later agent has read all that was said, so its critic is a central one. What the pioneer gains
+is the estimate E[observer's score | what the pioneer said] beside the score itself.
 
 Source: Yu et al. 2022, "The Surprising Effectiveness of PPO in Cooperative Multi-Agent Games",
 algorithm 1; the chain over turns as in Wang et al. 2025, "MARFT".

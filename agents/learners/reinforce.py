@@ -23,13 +23,15 @@ from torch import Tensor
 from agents.learners.sequence import READS, SequenceLearner
 from agents.maths.baselines import compared, leave_one_out, moving
 from agents.rollout import Rollout
-from agents.traits import Traits
+from agents.traits import SMALL_STEPS, Traits
 
 
 class Reinforce(SequenceLearner):
     """The plain policy gradient with a baseline from earlier batches."""
 
-    traits: ClassVar[Traits] = Traits(reads=READS | {"baseline_decay"}, single_pass=True)
+    traits: ClassVar[Traits] = Traits(
+        reads=READS | {"baseline_decay"}, single_pass=True, rate=SMALL_STEPS
+    )
 
     def __init__(self, **parts: Any) -> None:
         super().__init__(**parts)

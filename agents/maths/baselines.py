@@ -45,7 +45,7 @@ def leave_one_out(values: Tensor, group: Tensor) -> Tensor:
     Raises:
         ValueError: for a group of one, in which there are no others.
 
-    Source: Kool et al. 2019, equation 9; Ahmadian et al. 2024, equation 8.
+    Source: Kool et al. 2019; Ahmadian et al. 2024, section 3.
     """
     check_groups(group)
     place, sizes = group_rows(group)
@@ -77,7 +77,7 @@ def is_constant(values: Tensor, group: Tensor) -> Tensor:
 def compared(values: Tensor, baseline: Tensor, group: Tensor) -> Tensor:
     """Values minus their baseline, and exactly 0 where a whole group is equal; [B].
 
-    The mean of equal numbers is another number in a part of all cases: that residue is no advantage.
+    The mean of equal numbers may be another number: that residue is no advantage.
     """
     return (values - baseline).masked_fill(is_constant(values, group), 0.0)
 

@@ -71,8 +71,7 @@ def next_factor(
         was kept, [B].
 
     Source: Kuba et al. 2022, "Trust Region Policy Optimisation in Multi-Agent Reinforcement
-    Learning", section 4.2, the factor M of the sequential update; clamped, and a product over the
-    tokens of a response.
+    Learning", equation 11; here clamped, and a product over the tokens of a response.
     """
     check_same_shape(logprobs=logprobs, old_logprobs=old_logprobs, mask=mask)
     log_ratio = masked_sum(logprobs.detach() - old_logprobs, mask)

@@ -106,7 +106,9 @@ def chained_gae(
     batch = len(rewards[-1])
     after = rewards[-1].new_zeros(batch)  # value and traced advantage of what follows the turn
     traced = torch.zeros_like(after)
-    for reward, value, mask in zip(reversed(rewards), reversed(values), reversed(masks), strict=True):
+    for reward, value, mask in zip(
+        reversed(rewards), reversed(values), reversed(masks), strict=True
+    ):
         lengths = mask.sum(-1)
         rows = torch.nonzero(lengths > 0).squeeze(-1)
         whole = reward.clone()

@@ -99,7 +99,7 @@ def _unquantised(model: PreTrainedModel, dtype: torch.dtype) -> PreTrainedModel:
     ordinary.load_state_dict(model.state_dict(), strict=True)
     ordinary.tie_weights()
     ordinary.generation_config = copy.deepcopy(model.generation_config)
-    ordinary.to(dtype=dtype)  # type: ignore[arg-type]
+    torch.nn.Module.to(ordinary, dtype=dtype)
     return ordinary
 
 

@@ -162,6 +162,11 @@ def _load(name: str, seed: int, trust_remote_code: bool, weights: dict[str, Any]
         return _builtin(name, seed)
     if Path(name).is_dir():
         return _from_folder(Path(name), trust_remote_code, weights)
+    if name.endswith(".gguf"):
+        raise ValueError(
+            f"model {name!r} is a GGUF file: make a folder of it first, with "
+            f"python -m agents.models.gguf FILE FOLDER"
+        )
     check_hub_name(name, "model must be a folder, a hub name or builtin:NAME")
     return _from_hub(name, trust_remote_code, weights)
 

@@ -270,6 +270,4 @@ def test_gaps_are_a_share_of_the_largest_working_memory_and_stay() -> None:
     ],
 )
 def test_more_work_never_takes_less(change: dict[str, int], phase: str) -> None:
-    assert (
-        by_phase(load=dataclasses.replace(LOAD, **change))[phase].total > by_phase()[phase].total
-    )
+    assert by_phase(load=dataclasses.replace(LOAD, **change))[phase].total > by_phase()[phase].total

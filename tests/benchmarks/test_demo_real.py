@@ -79,7 +79,7 @@ def test_a_model_that_opens_otherwise_is_a_failure(model: Path) -> None:
     trained = AutoModelForCausalLM.from_pretrained(model)
     with torch.no_grad():
         trained.model.norm.weight += 0.5
-    line, failures = reopened(model, trained)
+    _, failures = reopened(model, trained)
     assert len(failures) == 2
     assert "20 of 21 tensors are those that were trained" in failures[0]
     assert "its logits are" in failures[1]

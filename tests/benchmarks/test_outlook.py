@@ -63,9 +63,9 @@ def test_the_paragraph_says_what_the_arithmetic_says() -> None:
         bandwidth_share=0.5,
         seconds_per_layer=0.0,
     )
-    # Prompts of 180 and 436 tokens, 255 more are fed: 435 + 691 = 1126 tokens * 32 * 200 = 7,206,400
-    # in matrices; logits 2 * 32 * 256 * 400 = 6,553,600. generate 13.76e6, reference 20.3136e6,
-    # update 4 * (3 * 7.2064e6 + 4 * 6.5536e6) = 191.3344e6.
+    # Prompts of 180 and 436 tokens, 255 more are fed: 435 + 691 = 1126 tokens * 32 * 200 are
+    # 7,206,400 in matrices; logits 2 * 32 * 256 * 400 = 6,553,600. generate 13.76e6, reference
+    # 20.3136e6, update 4 * (3 * 7.2064e6 + 4 * 6.5536e6) = 191.3344e6.
     rates = {"generate": 13.76e6 / 60, "reference": 20.3136e6 / 30, "update": 191.3344e6 / 1000}
     text = outlook(FLAT, rates, device)
     assert "100 iterations x 32 queries x 2 agents" in text

@@ -14,6 +14,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -22,7 +23,7 @@ from tianshou.data import Batch, Collector
 from torch import Tensor
 
 from agents.bridge.credit import CreditHook
-from agents.bridge.learner import trimmed
+from agents.bridge.learner import Learner, trimmed
 from agents.bridge.policy import ResponsePolicy, TeamPolicy
 from agents.bridge.team import Team
 from agents.bridge.trainer import LazyBuffer, MeanReturnStats
@@ -174,7 +175,7 @@ class Game:
 
     rules: GameRules
     runner: LockStepRunner
-    learners: dict[str, PPO]
+    learners: dict[str, Any]
     team: Team
     order: tuple[str, ...]
     """Agents by seat."""
@@ -215,6 +216,12 @@ class Game:
         assert isinstance(policy, ScriptedPolicy)
         return policy
 
+    def watch(self, episodes: Sequence[Sequence[int]]) -> dict[str, Rollout]:
+        """As `play`, without asking the learners what they make of it: the plain records."""
+        with patch.object(type(self.learners[self.order[0]]), "prepare_team", lambda *_: {}):
+            self.play(episodes)
+        return self.team.rollouts
+
     def _collect(self, n_episodes: int) -> dict[str, Prepared]:
         env = ResponseVectorEnv(self.runner, n_episodes)
         self.team.env = env
@@ -244,6 +251,7 @@ def make_game(
     tables: tuple[NDArray[np.float64], ...] | None = None,
     reward_mixing: MixingSpec | None = None,
     near: float | None = None,
+    kind: type[Learner] = PPO,
     **settings: Any,
 ) -> Game:
     """Build a game.
@@ -256,6 +264,7 @@ def make_game(
         tables: scores, see `score_tables`.
         reward_mixing: in place of the method's.
         near: policies at this share of the way from their references, instead of at the end.
+        kind: class of the learners.
         settings: of `TrainConfig`, over STRICT.
     """
     responses = all_responses(longest)
@@ -275,7 +284,7 @@ def make_game(
     rules = game_rules(config, task, loaded)
     if reward_mixing is not None:
         rules = replace(rules, mixing=mixing(reward_mixing, n_agents))
-    learners = {a: toy_learner(config, rules, k, near) for k, a in enumerate(rules.agents)}
+    learners = {a: toy_learner(config, rules, k, near, kind) for k, a in enumerate(rules.agents)}
     policies = {agent: learner.policy for agent, learner in learners.items()}
     team_policy = TeamPolicy(policies, seed=0, width=longest)
     return Game(
@@ -325,7 +334,9 @@ def draw_critic(head: torch.nn.Linear, agent: int) -> None:
     torch.nn.init.constant_(head.bias, 0.1)
 
 
-def toy_learner(config: TrainConfig, rules: GameRules, agent: int, near: float | None) -> PPO:
+def toy_learner(
+    config: TrainConfig, rules: GameRules, agent: int, near: float | None, kind: type[Learner]
+) -> Any:
     """One agent's learner, with a critic that says something."""
     model, frozen = toy_weights(agent, near)
     actor = ActorCritic(model, 3).double().eval()
@@ -340,7 +351,7 @@ def toy_learner(config: TrainConfig, rules: GameRules, agent: int, near: float |
         keep_ref_hidden=True,
     )
     name = rules.agents[agent]
-    learner = PPO(agent=name, policy=policy, reference=reference, config=config)
+    learner = kind(agent=name, policy=policy, reference=reference, config=config)
     if config.kl_coef:
         learner.kl_controller.coef = COEFS[agent]
     return learner
@@ -360,7 +371,7 @@ def flat(parameters: Sequence[Tensor], gradients: Sequence[Tensor | None]) -> Te
     return torch.cat([(torch.zeros_like(p) if g is None else g).flatten() for p, g in pairs])
 
 
-def model_gradient(learner: PPO, value: Tensor, *, retain: bool = False) -> Tensor:
+def model_gradient(learner: Learner, value: Tensor, *, retain: bool = False) -> Tensor:
     """Gradient with respect to the language model's weights, without the value head's."""
     parameters = list(learner.actor.model.parameters())
     parts = torch.autograd.grad(value, parameters, allow_unused=True, retain_graph=retain)
@@ -377,12 +388,12 @@ def rows_of(scored: Scored, rows: Tensor, width: int) -> Scored:
     )
 
 
-def score(learner: PPO, batch: Rollout) -> Scored:
+def score(learner: Learner, batch: Rollout) -> Scored:
     """The learner's scoring pass over a batch."""
     return learner.score(batch)
 
 
-def episode_losses(learner: PPO, batch: Prepared) -> list[Tensor]:
+def episode_losses(learner: Learner, batch: Prepared) -> list[Tensor]:
     """The learner's loss summed over the tokens of each episode, with gradient, a scalar a row.
 
     The learner averages over the tokens of a minibatch. A minibatch of one response averages over
@@ -399,7 +410,7 @@ def episode_losses(learner: PPO, batch: Prepared) -> list[Tensor]:
     return losses
 
 
-def expected_gradient(learner: PPO, batch: Prepared, weights: Tensor) -> Tensor:
+def expected_gradient(learner: Learner, batch: Prepared, weights: Tensor) -> Tensor:
     """Gradient of the learner's loss, each episode weighted with its probability [B]."""
     losses = torch.stack(episode_losses(learner, batch))
     return model_gradient(learner, (weights * losses).sum())

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from gymnasium import spaces
 from torch import Tensor
 from transformers import GPT2Config, GPT2LMHeadModel
 
+from agents.bridge.learner import Learner
 from agents.bridge.policy import ResponsePolicy
 from agents.config import TrainConfig
 from agents.learners import PPO
@@ -19,6 +20,8 @@ from agents.models import ActorCritic, LanguageModel
 from agents.models.language_model import Scored
 from agents.models.target import draw_weights
 from agents.rollout import Prepared, Rollout
+
+L = TypeVar("L", bound=Learner)
 
 END = 2
 PROMPT = [0, 1]
@@ -44,7 +47,7 @@ def toy_model(seed: int) -> GPT2LMHeadModel:
     return model.double().eval()
 
 
-def toy_learner(kind: type[PPO] = PPO, **settings: Any) -> PPO:
+def toy_learner(kind: type[L] = PPO, **settings: Any) -> L:  # type: ignore[assignment]
     """A learner whose policy is not its reference and whose critic says something."""
     config = TrainConfig(**{"learning_rate": 1e-3, "kl_coef": 0.5, **settings})
     actor = ActorCritic(toy_model(1), 3).double().eval()
@@ -62,7 +65,7 @@ def toy_learner(kind: type[PPO] = PPO, **settings: Any) -> PPO:
 
 
 def toy_rollout(
-    learner: PPO, responses: list[list[int]], payoffs: list[float], temperature: float = 1.0
+    learner: Learner, responses: list[list[int]], payoffs: list[float], temperature: float = 1.0
 ) -> Rollout:
     """What would have been recorded, had these responses been drawn."""
     n = len(responses)

@@ -66,6 +66,11 @@ def test_our_own_loader_opens_it(folder: Path) -> None:
     assert loaded.text_tokenizer.decode(loaded.text_tokenizer.encode("hello")) == "hello"
 
 
+def test_the_file_itself_as_a_model_gets_the_way_there(file: Path) -> None:
+    with pytest.raises(ValueError, match=r"is a GGUF file: make a folder of it first, with python"):
+        load_model(str(file))
+
+
 def test_the_weights_can_be_stored_in_half_precision(file: Path, tmp_path: Path) -> None:
     convert_gguf(file, tmp_path / "model", dtype="bfloat16")
     model = AutoModelForCausalLM.from_pretrained(tmp_path / "model")
