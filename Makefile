@@ -25,11 +25,11 @@ demo-real: venv
 torture: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.torture --kills 50
 
-# What two agents take beside one, with and without adapters; two minutes.
 # Ratios to the floor of the arithmetic; minutes, on idle cores.
 bench-speed: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.speed
 
+# What two agents take beside one, with and without adapters; two minutes.
 bench-memory: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.memory
 
@@ -42,6 +42,7 @@ lint: venv
 	$(BIN)/mypy
 	$(BIN)/codespell
 	$(BIN)/python -m tools.checks --check
+	$(BIN)/python -m tools.combinations --check
 
 check: lint test
 

@@ -229,8 +229,10 @@ class Held:
     """Of all frozen models; 0 where the agents' own base serves."""
     trained: tuple[int, ...]
     """Of those that the optimizer moves, by agent."""
+    own: int
+    """Of those that belong to one agent alone, all agents: of a shared base, none."""
     state: int
-    """Of those that a checkpoint writes, all agents: tied ones count twice."""
+    """Of those that a checkpoint writes, all agents: as `own`, but tied ones count twice."""
 
 
 @dataclass(frozen=True)
@@ -261,6 +263,8 @@ class Load:
     snapshot_bytes: int = 2**30
     """A copy of agents and moments is kept in main memory if it is at most this large."""
     checkpointing: bool = False
+    elsewhere: bool = False
+    """Whether the models lie on another device than main memory."""
     waste: float = CPU_WASTE
     """What the allocator holds beyond the working memory, as a share of it."""
 
@@ -296,7 +300,10 @@ def peak_memory(shape: ModelShape, held: Held, load: Load, kept: Kept) -> Memory
         load: batches and lengths.
         kept: by autograd of one forward pass without checkpointing.
     """
-    return max(phases(shape, held, load, kept), key=lambda memory: memory.total)
+    return max(
+        phases(shape, held, load, kept),
+        key=lambda memory: memory.on_device if load.elsewhere else memory.total,
+    )
 
 
 def phases(shape: ModelShape, held: Held, load: Load, kept: Kept) -> list[Memory]:
@@ -309,7 +316,7 @@ def phases(shape: ModelShape, held: Held, load: Load, kept: Kept) -> list[Memory
         "rollout": _rollout_bytes(shape, load, len(held.trained)),
     }
     copy = held.state + moments
-    snapshot = copy if 3 * held.weights <= load.snapshot_bytes else 0
+    snapshot = copy if 3 * held.own <= load.snapshot_bytes else 0
     working = {
         "generate": _drawing(shape, load, load.rows),
         "evaluate": _drawing(shape, load, load.evaluated),

@@ -45,18 +45,25 @@ def shape_of(model: PreTrainedModel) -> ModelShape:
     head = model.get_output_embeddings().weight
     looked_up = {id(m.weight) for m in model.modules() if isinstance(m, nn.Embedding)}
     trunk = [p for p in model.parameters() if id(p) not in looked_up and p is not head]
-    heads, hidden = int(config.num_attention_heads), int(config.hidden_size)
+    hidden = int(head.shape[1])
+    heads = _largest(config, "num_attention_heads", 1)
     return ModelShape(
         parameters=sum(p.numel() for p in model.parameters()),
         trunk=sum(p.numel() for p in trunk if p.ndim > 1),
-        layers=int(config.num_hidden_layers),
+        layers=_largest(config, "num_hidden_layers", 1),
         hidden=hidden,
         widest=max(max(p.shape) for p in trunk),
         heads=heads,
-        kv_heads=int(getattr(config, "num_key_value_heads", None) or heads),
-        head_width=int(getattr(config, "head_dim", None) or hidden // heads),
+        kv_heads=_largest(config, "num_key_value_heads", heads),
+        head_width=_largest(config, "head_dim", hidden // heads),
         vocabulary=int(head.shape[0]),
     )
+
+
+def _largest(config: PreTrainedConfig, name: str, otherwise: int) -> int:
+    """A number of a configuration; of one for each layer, the largest."""
+    value = getattr(config, name, None)
+    return int(max(value) if isinstance(value, list | tuple) else value or otherwise)
 
 
 def shape_from_config(config: PreTrainedConfig, trust_remote_code: bool = False) -> ModelShape:
@@ -140,6 +147,7 @@ def estimate(session: Session) -> Memory:
         weights=max(shared, own),
         references=_bytes(p for model in everything for p in model.parameters()) - shared,
         trained=tuple(_bytes(learner.parameters_in_training) for learner in learners),
+        own=own,
         state=sum(t.numel() * t.element_size() for t in saved),
     )
     load = load_of(
@@ -175,6 +183,7 @@ def load_of(
     fitting = max(fitting_positions(rules.tokenizer.vocab_size) // response, 1)
     parts = math.ceil(config.eval_queries / CHUNK_EPISODES)
     number = DTYPES[config.dtype].itemsize
+    on_gpu = torch.device(config.device).type == "cuda"
     return Load(
         rows=rows,
         evaluated=math.ceil(config.eval_queries / parts / processes),
@@ -188,7 +197,8 @@ def load_of(
         logits_bytes=LOGITS_BYTES,
         keeps_ref_hidden=config.kl_estimator in ESTIMATORS_WITH_REF_HIDDEN,
         checkpointing=config.gradient_checkpointing,
-        waste=CUDA_WASTE if torch.device(config.device).type == "cuda" else CPU_WASTE,
+        elsewhere=on_gpu,
+        waste=CUDA_WASTE if on_gpu else CPU_WASTE,
     )
 
 

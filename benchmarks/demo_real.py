@@ -58,7 +58,7 @@ class DemoReal:
     """Folder of the run. None: a new numbered folder under runs/."""
     seed: int = 0
     """Of the run."""
-    iterations: int = 16
+    iterations: int = 20
     """Iterations in all."""
     batch_size: int = 32
     """Responses of both agents an iteration."""
@@ -68,7 +68,7 @@ class DemoReal:
     """Passes over an agent's responses."""
     max_response_tokens: int = 12
     """Longest response, in tokens."""
-    learning_rate: float = 3e-5
+    learning_rate: float = 1e-4
     """Step size of Adam."""
     eval_queries: int = 48
     """Held-out queries, before and after."""

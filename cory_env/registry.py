@@ -47,4 +47,8 @@ def _import(module_name: str, spec: str, kind: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except Exception as error:  # the user's own module may raise anything, a SyntaxError too
-        raise ValueError(f"{kind} {spec!r}: cannot import {module_name!r} ({error})") from error
+        missing = isinstance(error, ModuleNotFoundError) and error.name == module_name.split(".")[0]
+        way = "; run this in the folder of its file, or put that on PYTHONPATH" if missing else ""
+        raise ValueError(
+            f"{kind} {spec!r}: cannot import {module_name!r} ({error}){way}"
+        ) from error

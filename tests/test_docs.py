@@ -25,7 +25,7 @@ from benchmarks.demo_real import DemoReal
 from cory_env import REWARDS, TASKS, cory_v0
 from tests.markdown import PAGES, ROOT, page_id, table_rows
 
-OTHER_FLAGS = {"--help"}
+OTHER_FLAGS = {"--help", "--learner"}  # the last is pytest's
 LAUNCHER_FLAGS = {
     "--cpu",
     "--machine-rank",
@@ -117,11 +117,32 @@ def test_every_flag_exists(page: Path) -> None:
     assert sorted(set(FLAG.findall(page.read_text(encoding="utf-8"))) - known) == []
 
 
-def test_the_settings_of_ppo_have_the_defaults_of_the_table() -> None:
+@pytest.mark.parametrize("learner", LEARNERS)
+def test_the_settings_of_a_learner_have_the_defaults_of_its_table(learner: str) -> None:
     fields = {field.name: field.default for field in dataclasses.fields(TrainConfig)}
-    for flag, default, _ in table_rows(text_of("docs/learners/ppo.md"), "flag"):
+    shown = set()
+    for flag, default, _ in table_rows(text_of(f"docs/learners/{learner}.md"), "flag"):
         name = flag.strip("`-").replace("-", "_")
-        assert default == str(GENERAL_DEFAULTS.get(name, fields[name])), flag
+        # What a learner chooses itself is open, and its page says so.
+        open_to_it = name in LEARNERS[learner].traits.defaults
+        known = fields[name] if open_to_it else GENERAL_DEFAULTS.get(name, fields[name])
+        assert default == str(known), flag
+        shown.add(name)
+    assert set(LEARNERS[learner].traits.reads or ()) <= shown
+
+
+def test_every_learner_is_in_the_tables() -> None:
+    for page in ("README.md", "docs/learners/README.md"):
+        names = [row[0] for row in table_rows(text_of(page), "`--algorithm`")]
+        assert [re.findall(r"`(\w+)`", name) for name in names] == [[n] for n in LEARNERS], page
+
+
+def test_the_metrics_of_happo_are_documented(tmp_path: Path) -> None:
+    settings = {"iterations": 1, "batch_size": 8, "eval_queries": 8, "progress": False}
+    happo = train(TrainConfig(algorithm="happo", out=tmp_path / "run", **settings))
+    rows = table_rows(text_of("docs/learners/happo.md"), "key")
+    found = {re.sub(r"agent_\d", "A", key) for key in happo.metrics[0] if "/factor" in key}
+    assert {row[0].strip("`") for row in rows} == found
 
 
 def test_the_settings_of_slow_rewards_have_the_defaults_of_the_table() -> None:

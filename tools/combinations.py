@@ -58,7 +58,10 @@ def tables() -> str:
     lines += ["", "Why not:", ""]
     lines += [f"{number}. {why}." for why, number in refused.items()]
     lines += ["", "Settings that make a combination ill-defined:", ""]
-    lines += ["| `--algorithm` | `--method` | setting | refused, since |", "| --- | --- | --- | --- |"]
+    lines += [
+        "| `--algorithm` | `--method` | setting | refused, since |",
+        "| --- | --- | --- | --- |",
+    ]
     for learner, method, settings in SETTINGS:
         why = sentence(learner, method, **settings)
         named = ", ".join(f"{name} {value}" for name, value in settings.items())

@@ -58,7 +58,7 @@ class CreditHook(EpisodeRolloutHook):
         self._column = {agent: i for i, agent in enumerate(agents)}
 
     def __call__(self, episode_batch: EpisodeBatchProtocol) -> dict[str, np.ndarray]:
-        """New values for the episode's `rew`, `terminated` and `done`; nothing is truncated here."""
+        """New values for the episode's `rew`, `terminated` and `done`; nothing is truncated."""
         names: Any = episode_batch.obs
         actors = np.array([self._column[a] for a in names.agent_id], dtype=np.int64)
         credited, last = turn_credit(np.asarray(episode_batch.rew, dtype=np.float64), actors)

@@ -86,6 +86,7 @@ class Team(OnPolicyAlgorithm[TeamPolicy]):
             agent: with_outcome(rollout, outcome, self._without(rollout, outcome))
             for agent, rollout in rollouts.items()
         }
+
     def _without(self, rollout: Rollout, outcome: Outcome) -> NDArray[np.float64] | None:
         """What later seats would have contributed to an agent's payoffs, if its learner asks."""
         if not self._kind.traits.counterfactual or outcome.matrix is None:

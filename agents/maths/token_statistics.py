@@ -50,7 +50,8 @@ def token_statistics(
     [i = j] - p_j, of the entropy H it is -p_j (log p_j + H), of the divergence K it is
     p_j (log p_j - log q_j - K); derived by hand and checked against autograd in the tests.
     """
-    logprobs, entropy, kl = _Statistics.apply(logits, ids, temperature, ref_log_probs, with_entropy)
+    compute: Any = _Statistics.apply
+    logprobs, entropy, kl = compute(logits, ids, temperature, ref_log_probs, with_entropy)
     ref_logprobs = torch.zeros_like(kl)
     if ref_log_probs is not None:
         ref_logprobs = ref_log_probs.gather(-1, ids.unsqueeze(-1)).squeeze(-1)
@@ -81,7 +82,7 @@ class _Statistics(torch.autograd.Function):
         return logprobs, entropy, kl
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(
         ctx: Any, d_logprobs: Tensor | None, d_entropy: Tensor | None, d_kl: Tensor | None
     ) -> tuple[Tensor | None, None, None, None, None]:
@@ -109,4 +110,5 @@ class _Statistics(torch.autograd.Function):
 
 def _dot(a: Tensor, b: Tensor) -> Tensor:
     """Sum over the vocabulary of a * b without a tensor of the products; [N, V] -> [N]."""
-    return torch.linalg.vecdot(a, b)
+    product: Tensor = torch.linalg.vecdot(a, b)
+    return product

@@ -93,7 +93,13 @@ def check_columns(source: str, columns: Iterable[str], names: Sequence[str]) -> 
     """
     if not set(names) & set(columns):
         wanted = " or ".join(map(repr, names))
-        raise ValueError(f"{source}: no column {wanted}, got columns {list(columns)}")
+        found = list(columns)
+        semicolons = len(found) == 1 and ";" in found[0]
+        way = "; columns are separated by commas" if semicolons else ""
+        raise ValueError(
+            f"{source}: no column {wanted}, got columns {found}{way} (task custom takes another "
+            f"name: --task-args query_column=NAME)"
+        )
 
 
 def plain_query(row: Row) -> Query:

@@ -112,7 +112,11 @@ def _template(name: str, given: str, *places: str) -> str:
     text = given if QUERY in given else _file_text(name, given)
     missing = [place for place in places if place not in text]
     if missing:
-        raise ValueError(f"{name} must contain {' and '.join(missing)}, got {text[:200]!r}")
+        no_file = "" if Path(given).suffix == "" or "\n" in given else ", and there is no such file"
+        raise ValueError(
+            f"{name} must contain {' and '.join(missing)}, or name a file that does, got "
+            f"{text[:200]!r}{no_file if text == given else ''}"
+        )
     return text.replace("\\n", "\n")
 
 

@@ -160,7 +160,7 @@ def test_a_small_model_is_drawn_from_no_faster_than_its_layers_are_launched() ->
 
 # Memory.
 
-HELD = Held(weights=4000, references=2000, trained=(2000, 2000), state=4400)
+HELD = Held(weights=4000, references=2000, trained=(2000, 2000), own=4000, state=4400)
 LOAD = Load(
     rows=4,
     evaluated=2,
@@ -251,6 +251,16 @@ def test_the_peak_is_the_largest_phase() -> None:
     peak = peak_memory(SMALL, HELD, LOAD, KEPT)
     assert peak.total == max(memory.total for memory in found.values())
     assert peak == found[peak.phase]
+
+
+def test_on_another_device_its_own_peak_counts() -> None:
+    load = dataclasses.replace(LOAD, elsewhere=True, snapshot_bytes=0)
+    held = dataclasses.replace(HELD, state=10_000)
+    found = phases(SMALL, held, load, KEPT)
+    assert max(found, key=lambda memory: memory.total).phase == "save"
+    peak = peak_memory(SMALL, held, load, KEPT)
+    assert peak.on_device == max(memory.on_device for memory in found)
+    assert peak.phase != "save"
 
 
 def test_gaps_are_a_share_of_the_largest_working_memory_and_stay() -> None:

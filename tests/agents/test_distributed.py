@@ -64,6 +64,17 @@ RUNS: dict[str, dict[str, Any]] = {
         "eval_queries": 3,
     },
     "lora": {**EXACT, "batch_size": 14, "lora_rank": 4, "iterations": 2},
+    "happo": {**EXACT, "algorithm": "happo", "batch_size": 14, "iterations": 2},
+    # Answers that episodes share, and answers beside the episodes.
+    "nested": {
+        **EXACT,
+        "algorithm": "counterfactual",
+        "group_structure": "nested",
+        "group_size": 2,
+        "batch_size": 16,
+        "iterations": 2,
+    },
+    "raft": {**EXACT, "algorithm": "raft", "batch_size": 16, "iterations": 2},
 }
 SINGLE = {
     "iterations": 3,

@@ -1,4 +1,4 @@
-"""Learners whose estimate is exact have the gradient of the objective; others that of their formula.
+"""Learners whose estimate is exact have the objective's gradient; others that of their formula.
 
 Where an estimate compares responses, all groups of them are enumerated; each goes through the
 learner's own `prepare_team` and `loss`.
@@ -142,7 +142,7 @@ def test_rloo_of_two_compares_within_each_role(method: str) -> None:
 @pytest.mark.case(45)
 def test_the_observer_is_compared_by_its_own_score() -> None:
     # Without the pioneer's score its advantages are another, quieter estimate of the same.
-    game, oracle, scores = pair(RLOO, kl_coef=0.0)
+    game, _, scores = pair(RLOO, kl_coef=0.0)
     rollout = game.watch(every_episode(2, 3))["agent_1"]
     rows = torch.tensor([0, 4])
     part = replace(rollout.select(rows), group=torch.zeros(2, dtype=torch.int64))

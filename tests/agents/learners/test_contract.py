@@ -45,8 +45,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 
 def small(learner: str, method: str = "cory", **settings: Any) -> dict[str, Any]:
-    """Settings of a small run: 8 responses of each agent, so that groups of 4 are whole."""
-    return {"algorithm": learner, "method": method, "batch_size": 16, **settings}
+    """Settings of a small run: 8 responses of each agent, so that groups of 4 are whole.
+
+    Roles are exchanged after each iteration, so in four an agent comes back to a role with what
+    it kept from before.
+    """
+    exchanged = {"role_exchange_interval": 1}
+    return {"algorithm": learner, "method": method, "batch_size": 16, **exchanged, **settings}
 
 
 def allowed(learner: str) -> list[str]:
@@ -61,7 +66,7 @@ def allowed(learner: str) -> list[str]:
 
 @pytest.fixture(scope="session")
 def whole(run_of: Callable[..., TrainResult]) -> Callable[[str], TrainResult]:
-    """Four iterations with an exchange of roles after the second."""
+    """Four iterations."""
     return lambda learner: run_of(**small(learner))
 
 
@@ -91,7 +96,9 @@ def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(
     run = whole(learner)
     # The last iteration of the shorter run was evaluated as well, as it is in the longer one.
     assert without_seconds(again.metrics) == without_seconds(run.metrics)
-    assert_same_tensors(weights(again.out / "checkpoints/000004"), weights(run.out / "checkpoints/000004"))
+    assert_same_tensors(
+        weights(again.out / "checkpoints/000004"), weights(run.out / "checkpoints/000004")
+    )
 
 
 @pytest.mark.case(33)
@@ -160,8 +167,8 @@ def test_what_padding_holds_does_not_matter(learner: str) -> None:
     }
     losses = []
     for part in (batch, replace(batch, **noise)):
-        part = own.minibatch(part)
-        losses.append(own.loss(own.score(part), part)[0].item())
+        minibatch = own.minibatch(part)
+        losses.append(own.loss(own.score(minibatch), minibatch)[0].item())
     assert losses[0] == pytest.approx(losses[1], abs=1e-6)
 
 

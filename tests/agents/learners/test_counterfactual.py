@@ -34,9 +34,7 @@ def collected(session: Session) -> None:
 
 
 @pytest.mark.parametrize("order", ["fixed", "exchanged"])
-def test_a_replay_is_the_game_without_transfer(
-    order: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_replay_is_the_game_without_transfer(order: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = {"algorithm": "counterfactual", "reward": "tests.agents.rewards:distinct"}
     session = session_of(batch_size=24, role_exchange_interval=1, **settings)
     # Policies that listen: random weights large enough that the prompt decides.

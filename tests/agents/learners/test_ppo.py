@@ -286,7 +286,7 @@ def test_minibatches_are_each_response_once_and_the_same_every_time() -> None:
         return [part.episode.tolist() for part in learner._minibatches(batch, 3, epoch)]
 
     assert [len(p) for p in parts(0)] == [3, 3, 1]
-    assert sorted(sum(parts(0), [])) == list(range(7))
+    assert sorted(row for part in parts(0) for row in part) == list(range(7))
     assert parts(0) == parts(0) != parts(1)
 
 
