@@ -221,8 +221,8 @@ class TrainConfig:
     reward_cache: Path | None = None
     """File of scores: what it holds is not scored again; runs may share it."""
     data: Path | None = None
-    """Your own data: a .txt, .jsonl, .csv or .parquet file, a folder of files that name their split,
-    or for imdb, gsm8k and custom a hub name; docs/data.md has the columns."""
+    """Your own data: a .txt, .jsonl, .csv or .parquet file, a folder of files that name their
+    split, or for imdb, gsm8k and custom a hub name; docs/data.md has the columns."""
     chat_template: Literal["auto", "always", "never"] = "auto"
     """Use of the model's own chat template. auto: where the model has one and the task asks
     something; a task whose queries are beginnings to be continued uses it only with always."""
@@ -298,11 +298,14 @@ class TrainConfig:
             if isinstance(getattr(self, name), str):  # as people write it in Python
                 object.__setattr__(self, name, Path(getattr(self, name)))
         self._check_choices()
+        self._check_precision()
         self._check_numbers()
         self._check_agents()
         self._check_adapters()
 
     def _check_choices(self) -> None:
+        if self.model is not None and not all(name.strip() for name in self.model.split(",")):
+            raise ValueError(f"model must name a model, or one an agent, got {self.model!r}")
         if self.method not in METHODS:
             raise ValueError(f"method must be one of {', '.join(METHODS)}, got {self.method!r}")
         for name, choices in (
@@ -326,6 +329,13 @@ class TrainConfig:
                 raise ValueError(
                     f"{name} must be one of {', '.join(choices)}, got {getattr(self, name)!r}"
                 )
+
+    def _check_precision(self) -> None:
+        if self.autocast != "none" and self.dtype != "float32":
+            raise ValueError(
+                f"autocast {self.autocast} needs dtype float32, which it lowers in products, got "
+                f"{self.dtype}"
+            )
 
     def _check_numbers(self) -> None:
         for name, lowest in _AT_LEAST.items():

@@ -28,6 +28,7 @@ from agents.memory import check_before_loading, check_memory, estimate
 from agents.methods import METHODS
 from agents.models import ActorCritic, LanguageModel, LoadedModel
 from agents.models.load import load_model
+from agents.models.positions import constant_positions
 from agents.schedule import turn_order
 from agents.sharing import shared_reward
 from agents.streams import stream
@@ -390,6 +391,14 @@ def _check_context(rules: GameRules, loaded: dict[str, LoadedModel]) -> None:
             raise ValueError(
                 f"max_prompt_tokens + max_response_tokens must fit the context of "
                 f"{model.source!r}: expected at most {limit}, got {rules.max_prompt_tokens} + "
+                f"{rules.max_response_tokens}"
+            )
+        same = constant_positions(model.model.config)
+        if same is not None and needed > same:
+            raise ValueError(
+                f"max_prompt_tokens + max_response_tokens must be at most {same} for "
+                f"{model.source!r}, whose rotary positions change in longer texts, so that what is "
+                f"drawn would not be what is scored, got {rules.max_prompt_tokens} + "
                 f"{rules.max_response_tokens}"
             )
 

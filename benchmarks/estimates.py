@@ -143,7 +143,10 @@ def main() -> None:
     if asked.alone is not None:
         print(json.dumps(vars(run_case(CASES[asked.alone]))))
         return
-    results = {name: in_a_process(name) for name in asked.cases}
+    results = {}
+    for name in asked.cases:
+        results[name] = in_a_process(name)
+        print(f"{name}: {results[name].error:+.0%}", flush=True)
     print(table(results))
     wrong = [name for name, found in results.items() if abs(found.error) > LIMIT]
     for name in wrong:

@@ -47,7 +47,9 @@ def _import(module_name: str, spec: str, kind: str) -> Any:
     try:
         return importlib.import_module(module_name)
     except Exception as error:  # the user's own module may raise anything, a SyntaxError too
-        missing = isinstance(error, ModuleNotFoundError) and error.name == module_name.split(".")[0]
+        missing = (
+            isinstance(error, ModuleNotFoundError) and error.name == module_name.partition(".")[0]
+        )
         way = "; run this in the folder of its file, or put that on PYTHONPATH" if missing else ""
         raise ValueError(
             f"{kind} {spec!r}: cannot import {module_name!r} ({error}){way}"

@@ -20,6 +20,8 @@ from cory_env.records import Query
 
 POSITIVE = re.compile(r"(?:^|[^a-z])pos(?:itive)?(?:[^a-z]|$)", re.IGNORECASE)
 """A label that says positive: POSITIVE, pos, "very positive", LABEL_POS; not "position"."""
+NEGATED = re.compile(r"(?:^|[^a-z])(?:not|non|no)(?:[^a-z]|$)", re.IGNORECASE)
+"""A label that says the contrary: "not positive", non-pos."""
 UNLIMITED = 10**9
 """Tokenizers that know no longest text give a number above this."""
 TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
@@ -178,7 +180,11 @@ def positive_label(source: str, labels: Mapping[int, str], wanted: str | int | N
     elif len(names) == 1:
         found = list(names)
     else:
-        found = [index for index, name in names.items() if POSITIVE.search(name)]
+        found = [
+            index
+            for index, name in names.items()
+            if POSITIVE.search(name) and not NEGATED.search(name)
+        ]
         if not found:
             raise ValueError(
                 f"classifier {source!r} is a classifier without a positive label, its labels are "

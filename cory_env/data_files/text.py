@@ -36,14 +36,20 @@ def csv_rows(path: Path, names: Sequence[str]) -> Rows:
     """Yield the rows below the header; a row's line is its last, fields may hold line breaks."""
     reader = csv.DictReader((f"{line}\n" for _, line in _lines(path)), strict=True)
     try:
-        if reader.fieldnames is not None:
-            check_columns(f"{path}, line 1", reader.fieldnames, names)
+        columns = reader.fieldnames
+        if columns is not None:
+            check_columns(f"{path}, line 1", columns, names)
+            twice = [name for i, name in enumerate(columns) if name in columns[:i]]
+            if twice:
+                raise ValueError(f"{path}, line 1: column {twice[0]!r} is there twice")
         for values in reader:
             if None in values:
                 raise ValueError(f"{path}, line {reader.line_num}: more fields than columns")
             yield _row(path, reader.line_num, dict(values))
     except csv.Error as error:
-        raise ValueError(f"{path}, line {reader.line_num}: broken CSV ({error})") from error
+        # The outer reader counts a row only when it was whole.
+        line = reader.reader.line_num
+        raise ValueError(f"{path}, line {line}: broken CSV ({error})") from error
 
 
 def _row(path: Path, line: int, values: dict[str, object], kind: str = "columns") -> Row:

@@ -249,7 +249,7 @@ def checked_scores(
         given = listed(given)
     except RewardError:  # a part of a sum, or a reward behind `calling`, has said what it was
         raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # sys.exit in a reward would end a run as a success
         where = culprit(reward, queries, responses)
         raise RewardError(
             f"reward {reward_name(reward)} raised {type(error).__name__}: {error}; {where}"
@@ -307,7 +307,7 @@ def culprit(reward: Reward, queries: Sequence[Query], responses: Sequence[str]) 
     for query, response in zip(queries, responses, strict=True):
         try:
             listed(reward([query], [response]))
-        except Exception:
+        except (Exception, SystemExit):
             return f"it does so for {shown(query, response)}"
     return (
         f"it does so for a batch of {len(responses)} only, which begins with "

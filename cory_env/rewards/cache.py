@@ -155,6 +155,11 @@ class ScoreCache:
             raise self._unusable("it is the database of another program")
         elif version != FORMAT or tables != ["scores"]:
             raise self._unusable(f"it has format {version}, expected {FORMAT}")
+        else:
+            # A file that was cut opens, finds less than it held, and is ruined by the next write.
+            found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+            if found != "ok":
+                raise self._unusable(f"it is damaged: {' '.join(found.split())}")
 
     @contextmanager
     def _opened(self, *, write: bool = False) -> Iterator[sqlite3.Connection]:

@@ -176,8 +176,8 @@ class CalledReward:
                 break  # nobody waits for the answer any more
             try:
                 given = self._in_time(queries, responses)
-            except Exception as error:
-                failed: Exception = error
+            except (Exception, SystemExit) as error:
+                failed: BaseException = error
             else:
                 return as_scores(self.name, given, queries, responses)
         raise self._failure(failed, queries, responses) from failed
@@ -213,7 +213,7 @@ class CalledReward:
         return box.get(timeout=self.settings.timeout)
 
     def _failure(
-        self, error: Exception, queries: Sequence[Query], responses: Sequence[str]
+        self, error: BaseException, queries: Sequence[Query], responses: Sequence[str]
     ) -> RewardError:
         tries = f" in each of {self.settings.retries + 1} tries" if self.settings.retries else ""
         first = shown(queries[0], responses[0])

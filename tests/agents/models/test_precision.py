@@ -117,3 +117,33 @@ def test_a_compiled_pass_scores_the_same(monkeypatch: pytest.MonkeyPatch) -> Non
 
 def test_the_probe_allows_for_half_precision() -> None:
     assert LanguageModel(tiny_model("gpt2"), VOCABULARY, autocast=torch.bfloat16).autocast
+
+
+def test_the_probe_asks_in_full_precision() -> None:
+    # Large logits, as real models have them: in half precision they round by more than a fault
+    # would show.
+    model = tiny_model("llama")
+    with torch.no_grad():
+        model.get_output_embeddings().weight.mul_(300.0)  # type: ignore[union-attr]
+    wrapped = LanguageModel(model, VOCABULARY, autocast=torch.bfloat16)
+    assert wrapped.autocast == torch.bfloat16
+
+
+def test_weights_that_are_no_numbers_are_said() -> None:
+    model = tiny_model("gpt2")
+    with torch.no_grad():
+        model.transformer.wte.weight[0, 0] = float("nan")  # type: ignore[union-attr]
+    with pytest.raises(ValueError, match="logits that are not finite: its weights hold NaN"):
+        LanguageModel(model, VOCABULARY)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
+def test_autocast_is_for_float32_weights(dtype: str) -> None:
+    with pytest.raises(ValueError, match=f"autocast bfloat16 needs dtype float32, .* got {dtype}"):
+        config(autocast="bfloat16", dtype=dtype)
+
+
+@pytest.mark.parametrize("model", ["", "builtin:target,", " , "])
+def test_an_empty_name_is_no_model(model: str) -> None:
+    with pytest.raises(ValueError, match="model must name a model, or one an agent, got"):
+        config(model=model)

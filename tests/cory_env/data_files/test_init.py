@@ -54,7 +54,9 @@ def test_a_csv_file_may_quote_commas_and_new_lines(tmp_path: Path) -> None:
         ("q.csv", "text,answer\na,b\n", "q.csv, line 1: no column 'query', got columns"),
         ("q.csv", "query,answer\na,b\n,c\n", "q.csv, line 3: 'query' must be text"),
         ("q.csv", "query\na,b\n", "q.csv, line 2: more fields than columns"),
-        ("q.csv", 'query\n"a\n', "broken CSV"),
+        ("q.csv", 'query\nb\n"a\n', "line 4: broken CSV"),  # where the open field ends
+        ("q.csv", "query,query\na,b\n", "line 1: column 'query' is there twice"),
+        ("q.csv", "query;x\na;b\n", "columns are separated by commas"),
         ("q.csv", "query\n", "q.csv: the data file has no queries"),
         ("q.json", "[]", "must be a folder, or a file ending in .txt, .jsonl, .csv or .parquet"),
     ],

@@ -335,3 +335,11 @@ def test_a_score_depends_on_its_query_and_response_only(name: str) -> None:
     alone = [checked_scores(reward, [q], [r])[0] for q, r in zip(queries, SAMPLES, strict=True)]
     backwards = checked_scores(reward, queries[::-1], SAMPLES[::-1])[::-1]
     assert batch.tolist() == alone == backwards.tolist()
+
+
+def test_a_reward_that_ends_the_process_is_a_reward_that_raises() -> None:
+    def leave(queries: object, responses: object) -> list[float]:
+        raise SystemExit(0)
+
+    with pytest.raises(RewardError, match=r"raised SystemExit: 0; it does so for query 'a'"):
+        checked_scores(leave, [Query("a")], ["b"])

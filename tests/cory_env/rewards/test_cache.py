@@ -186,6 +186,17 @@ def test_a_later_format_is_refused(tmp_path: Path) -> None:
         ScoreCache(path)
 
 
+@pytest.mark.parametrize("share", [0.4, 0.6, 0.999])
+def test_a_cache_that_was_cut_is_refused_and_left_as_it_is(share: float, tmp_path: Path) -> None:
+    path = tmp_path / "scores"
+    ScoreCache(path).put({f"k{i}": 1.0 for i in range(2000)})
+    cut = path.read_bytes()[: int(path.stat().st_size * share)]
+    path.write_bytes(cut)
+    with pytest.raises(ValueError, match=rf"{re.escape(str(path))} cannot be used: .*; move the"):
+        ScoreCache(path)
+    assert path.read_bytes() == cut
+
+
 def test_a_cache_that_is_damaged_later_is_named(tmp_path: Path) -> None:
     path = tmp_path / "scores"
     cache = ScoreCache(path)
