@@ -40,6 +40,7 @@ from benchmarks.speed import Clock
 
 LOGITS_APART = 1e-4
 """Largest difference of logits between a trained model and the same one opened again."""
+SO_FEW = "So few responses show that it works; they do not show what the method is worth."
 PROMPT = "The film is"
 """What the models that are opened again go on from."""
 
@@ -68,7 +69,7 @@ class DemoReal:
     """Passes over an agent's responses."""
     max_response_tokens: int = 12
     """Longest response, in tokens."""
-    learning_rate: float = 1e-4
+    learning_rate: float = 5e-5
     """Step size of Adam."""
     eval_queries: int = 48
     """Held-out queries, before and after."""
@@ -288,7 +289,7 @@ def run_demo(command: DemoReal) -> int:
         return 1
     failures = not_finite(result)
     title = f"{result.config.eval_queries} held-out queries, query-only prompt, temperature 1"
-    print(f"\n{evaluation_table(run_rows(result), title)}\n\n{samples(run.folder)}\n")
+    print(f"\n{evaluation_table(run_rows(result), title)}\n{SO_FEW}\n\n{samples(run.folder)}\n")
     peak = peak_memory()
     for agent, learner in run.session.learners.items():
         line, wrong = reopened(result.out / "final" / agent, learner.actor.model)
