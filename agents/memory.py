@@ -140,7 +140,7 @@ def estimate(session: Session) -> Memory:
     widest = max(actors, key=lambda actor: _bytes(actor.model.parameters()))
     shared = _bytes(p for actor in actors for p in actor.model.parameters())
     own = _bytes(p for actor in actors for p in actor.parameters())
-    saved = (t for actor in actors for t in actor.state_for_checkpoint().values())
+    saved = (t for actor in actors for t in actor.state_dict().values())
     references = (learner.reference.model for learner in learners)
     everything = (model for group in ((a.model for a in actors), references) for model in group)
     held = Held(

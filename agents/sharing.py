@@ -71,9 +71,7 @@ def check_in_step(
 
 def _weight_sums(learners: Mapping[str, Learner]) -> dict[str, int]:
     return {
-        f"the sum over the weights of {agent}": bit_sum(
-            learner.actor.state_for_checkpoint().values()
-        )
+        f"the sum over the weights of {agent}": bit_sum(learner.actor.state_dict().values())
         for agent, learner in learners.items()
     }
 

@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedModel
 
 from agents.command_line import run_command
 from agents.files import write_folder
-from agents.models.load import DTYPES, quiet_progress
+from agents.models.load import DTYPES, first_line, quiet_progress
 
 MAGIC = b"GGUF"
 
@@ -72,10 +72,9 @@ def _read(file: Path) -> tuple[Any, PreTrainedModel]:
             str(file.parent), output_loading_info=True, **where
         )
     except Exception as error:  # the library raises a dozen kinds; each means: cannot be read
-        lines = str(error).strip().splitlines()
         raise ValueError(
             f"GGUF file {file} could not be read as a causal language model with its tokenizer "
-            f"({lines[0] if lines else type(error).__name__})"
+            f"({first_line(error)})"
         ) from error
     model, report = loaded
     if missing := sorted(report["missing_keys"]):

@@ -403,11 +403,3 @@ class ActorCritic(LanguageModel):
     def trainable_parameters(self) -> list[nn.Parameter]:
         """What the optimizer moves, in a fixed order."""
         return list(self.parameters())
-
-    def state_for_checkpoint(self) -> dict[str, Tensor]:
-        """All that belongs to this agent alone and that training changes."""
-        return dict(self.state_dict())
-
-    def load_checkpoint_state(self, tensors: dict[str, Tensor]) -> None:
-        """Put back what `state_for_checkpoint` gave."""
-        self.load_state_dict(tensors, strict=True)
