@@ -9,8 +9,6 @@ transformers does not open as it was trained.
 from __future__ import annotations
 
 import math
-import resource
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +33,7 @@ from agents.sampling import measure, sample
 from agents.session import Session, build_session, resolve_config
 from agents.training import Training, TrainResult
 from benchmarks.outlook import Measured, measured_rates, outlook
+from benchmarks.process_memory import peak_memory
 from benchmarks.smollm2 import CACHE, FOLDER, unpack, wheel
 from benchmarks.speed import Clock
 
@@ -110,12 +109,6 @@ class Log:
         self.seconds[name] = time.perf_counter() - start
         print(f"{name}: {self.seconds[name]:.1f} s, memory so far {gigabytes(peak_memory())}")
         return result
-
-
-def peak_memory() -> float:
-    """Largest resident memory of this process so far, bytes."""
-    unit = 1 if sys.platform == "darwin" else 1024  # that system counts in bytes
-    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
 
 
 def model_folder(command: DemoReal, log: Log) -> Path:

@@ -7,7 +7,6 @@ checkpoint. Fails where an estimate is more than a quarter off.
 from __future__ import annotations
 
 import json
-import resource
 import subprocess
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from agents.report import rendered
 from agents.run_folder import RunFolder
 from agents.session import build_session, resolve_config
 from agents.training import Training
+from benchmarks.process_memory import peak_memory
 from benchmarks.speed import Shape, write_model
 
 LIMIT = 0.25
@@ -104,9 +104,7 @@ def run_case(case: Case) -> Compared:
         folder.start(config)
         with folder.locked():
             Training(session, folder).run()
-    unit = 1 if sys.platform == "darwin" else 1024
-    measured = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-    return Compared(session.memory.total, float(measured), session.memory.phase)
+    return Compared(session.memory.total, float(peak_memory()), session.memory.phase)
 
 
 def in_a_process(name: str) -> Compared:

@@ -26,6 +26,7 @@ from torch import Tensor
 from agents.bridge.trainer import IterationTrainer
 from agents.config import TrainConfig
 from agents.session import Session, build_session, resolve_config
+from benchmarks.process_memory import forget_peak, resident
 from benchmarks.speed import SHAPES, write_model
 
 LIMIT = 1.15
@@ -76,7 +77,7 @@ class Used:
 
 def measure(model: Path, case: Case, batch_size: int, **settings: Any) -> Used:
     """Train two iterations in this process and look at its memory."""
-    before = _resident("VmRSS")
+    before = resident("VmRSS")
     session = _session(model, case, batch_size, **settings)
     trainer = IterationTrainer(
         team=session.team,
@@ -88,10 +89,10 @@ def measure(model: Path, case: Case, batch_size: int, **settings: Any) -> Used:
         iterations=ITERATIONS,
     )
     gc.collect()
-    _forget_peak()  # of reading the files, which is another matter than training
+    forget_peak()  # of reading the files, which is another matter than training
     for _ in range(ITERATIONS):
         trainer.run_iteration()
-    peak = _resident("VmHWM")
+    peak = resident("VmHWM")
     return Used(process=peak, training=peak - before, **kept_bytes(session))
 
 
@@ -143,18 +144,6 @@ def _place(tensor: Tensor) -> int:
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum({_place(t): t.untyped_storage().nbytes() for t in tensors}.values())
-
-
-def _resident(field: str) -> int:
-    """Bytes of this process: VmRSS now, VmHWM the largest so far."""
-    for line in Path("/proc/self/status").read_text(encoding="utf-8").splitlines():
-        if line.startswith(field + ":"):
-            return 1024 * int(line.split()[1])
-    raise OSError(f"/proc/self/status has no {field}")
-
-
-def _forget_peak() -> None:
-    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def compare(batch_size: int) -> dict[str, Used]:

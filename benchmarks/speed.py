@@ -7,7 +7,6 @@ machine slows both. Weights are random and nothing is learned: only time and mem
 from __future__ import annotations
 
 import argparse
-import resource
 import statistics
 import subprocess
 import sys
@@ -35,6 +34,7 @@ from agents.sampling import measure, sample
 from agents.session import Session, build_session, resolve_config
 from agents.training import Training
 from benchmarks.floor import PlainGPT2, Work, iteration
+from benchmarks.process_memory import peak_memory
 from cory_env.records import Query
 from cory_env.tasks.base import Task
 from cory_env.tokens import TextTokenizer, as_tokenizer
@@ -380,7 +380,7 @@ def cost_per_response(
     return {b: cost(b, 16) for b in batches}, {t: cost(64, t) for t in tokens}
 
 
-def peak_memory(shape: str, threads: int) -> float:
+def peak_alone(shape: str, threads: int) -> float:
     """Peak resident memory of a process that runs the product alone, MiB."""
     command = [
         sys.executable,
@@ -396,12 +396,12 @@ def peak_memory(shape: str, threads: int) -> float:
 
 
 def alone(shape: str) -> None:
-    """Run two iterations and print the peak memory, for `peak_memory`."""
+    """Run two iterations and print the peak memory, for `peak_alone`."""
     with tempfile.TemporaryDirectory() as folder:
         made = product(Path(folder), SHAPES[shape])
         for _ in range(2):
             product_iteration(made)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    print(peak_memory() / 2**20)
 
 
 def report(shapes: Sequence[str], rounds: int, threads: int, *, more: bool) -> int:
@@ -418,7 +418,7 @@ def report(shapes: Sequence[str], rounds: int, threads: int, *, more: bool) -> i
         )
         result = compare(Settings(name), rounds)
         print(stage_table(result))
-        print(f"  peak memory of the product alone: {peak_memory(name, threads):.0f} MiB")
+        print(f"  peak memory of the product alone: {peak_alone(name, threads):.0f} MiB")
         # Of the two, what a busy machine shakes less.
         best = min(result.ratios[1], result.cpu_ratio)
         if best > shape.limit:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-import torch
 
 from benchmarks import memory
 from benchmarks.memory import CASES, GIB, Used, kept_bytes, main, ratios, table
@@ -70,12 +69,3 @@ def test_too_much_for_two_agents_fails(
 def test_the_table_is_in_gib() -> None:
     rows = list(table({"case": used(2 * GIB)}, 8).columns[1].cells)
     assert rows == ["2.00"]
-
-
-def test_resident_memory_is_read_and_its_peak_forgotten() -> None:
-    kept = torch.ones(2**26)  # 256 MiB
-    high = memory._resident("VmHWM")
-    del kept
-    memory._forget_peak()
-    assert memory._resident("VmHWM") <= high - 2**27
-    assert memory._resident("VmRSS") > 2**26

@@ -101,7 +101,7 @@ def test_it_fails_above_its_limit(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     monkeypatch.setattr(speed, "compare", lambda settings, rounds: result(ratio, cpu))
-    monkeypatch.setattr(speed, "peak_memory", lambda shape, threads: 100.0)
+    monkeypatch.setattr(speed, "peak_alone", lambda shape, threads: 100.0)
     monkeypatch.setitem(SHAPES, "tiny", replace(SHAPES["tiny"], limit=1.1))
     assert report(["tiny"], 1, 1, more=False) == status
     assert ("FAILED: tiny" in capsys.readouterr().out) == bool(status)
