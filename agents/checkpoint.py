@@ -43,26 +43,31 @@ class AgentState:
 
 
 def capture(
-    learners: Mapping[str, Learner], into: Mapping[str, AgentState] | None = None
+    learners: Mapping[str, Learner],
+    into: Mapping[str, AgentState] | None = None,
+    *,
+    lend: bool = False,
 ) -> dict[str, AgentState]:
     """Copy the learners' state into main memory.
 
     Args:
         learners: by agent id.
         into: an earlier copy that nobody needs any more; its memory is used again.
+        lend: take what lies in main memory already as it is, for a checkpoint that is written
+            before the learners go on: a copy of large models would be the peak of the run.
     """
     states = {}
     for agent, learner in learners.items():
         old = None if into is None else into[agent]
-        optimizer = learner.optim.state_dict()
+        weights, optimizer = learner.actor.state_dict(), learner.optim.state_dict()
         moments = {
             f"{index}/{name}": torch.as_tensor(value)
             for index, values in optimizer["state"].items()
             for name, value in values.items()
         }
         states[agent] = AgentState(
-            weights=_owned(learner.actor.state_dict(), {} if old is None else old.weights),
-            moments=_owned(moments, {} if old is None else old.moments),
+            weights=_lent(weights) if lend else _owned(weights, {} if old is None else old.weights),
+            moments=_lent(moments) if lend else _owned(moments, {} if old is None else old.moments),
             groups=optimizer["param_groups"],
             kl_coef=learner.kl_controller.coef,
             learner=dict(learner.state()),
@@ -328,13 +333,32 @@ def _owned(tensors: Mapping[str, Tensor], into: Mapping[str, Tensor]) -> dict[st
 
     Copies are laid out as `into` where it has a tensor of that name and form.
     """
-    return {name: _copied(t.detach(), into.get(name)) for name, t in tensors.items()}
+    found = {name: tensor.detach() for name, tensor in tensors.items()}
+    again = [name for name, tensor in found.items() if _same_form(tensor, into.get(name))]
+    if again:  # in one call: a model has hundreds of small tensors
+        torch._foreach_copy_([into[name] for name in again], [found[name] for name in again])
+    kept = set(again)
+    return {name: into[name] if name in kept else _copied(tensor) for name, tensor in found.items()}
 
 
-def _copied(tensor: Tensor, into: Tensor | None) -> Tensor:
-    if into is not None and (into.shape, into.dtype) == (tensor.shape, tensor.dtype):
-        return into.copy_(tensor)
-    return tensor.to("cpu", copy=True).contiguous()
+def _lent(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """As `_owned`, but only what shares memory with another, or lies elsewhere, is copied."""
+    lent: dict[str, Tensor] = {}
+    known: set[int] = set()
+    for name, tensor in tensors.items():
+        place = tensor.untyped_storage().data_ptr()
+        here = tensor.device.type == "cpu" and tensor.is_contiguous() and place not in known
+        known.add(place)
+        lent[name] = tensor.detach() if here else _copied(tensor)
+    return lent
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    return tensor.detach().to("cpu", copy=True).contiguous()
+
+
+def _same_form(tensor: Tensor, other: Tensor | None) -> bool:
+    return other is not None and (other.shape, other.dtype) == (tensor.shape, tensor.dtype)
 
 
 def _nested_optimizer(tensors: Mapping[str, Tensor], groups: list[dict[str, Any]]) -> Any:

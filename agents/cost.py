@@ -328,8 +328,10 @@ def phases(shape: ModelShape, held: Held, load: Load, kept: Kept) -> list[Memory
     gradients = float(sum(held.trained))
     found = []
     for name, parts in working.items():
-        # Without a copy at hand a checkpoint makes one.
-        aside = copy if name == "save" else snapshot
+        # Without a copy at hand a checkpoint lends what lies in main memory and copies the rest:
+        # tied weights, which are written twice, or all that lies on another device.
+        written = copy if load.elsewhere else held.state - held.own
+        aside = max(snapshot, written) if name == "save" else snapshot
         held_then = {**fixed, "gradients": gradients, **parts}
         if name == "update" and load.micro >= load.minibatch:
             held_then = {**fixed, **_single_piece(shape, held, load, parts)}

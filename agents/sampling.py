@@ -12,10 +12,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from agents.maths.kl import full_kl
-from agents.maths.logprobs import draw, entropy, gather_logprobs, log_softmax
-from agents.maths.token_statistics import TokenStatistics
-from agents.models.cache import with_room
+from agents.maths.logprobs import draw, gather_logprobs, log_softmax
+from agents.maths.token_statistics import TokenStatistics, statistics_of
 from agents.models.language_model import LanguageModel, counted, fitting_positions, spread
 
 CHUNK_ROWS = 64
@@ -56,6 +54,9 @@ class Measured:
     """Of the drawn tokens under the reference on the same prompt, nats."""
     ref_hidden: Tensor | None
     """The reference's hidden states, [B, T, H]: its distribution, a factor V / H smaller."""
+    ref_log_probs: Tensor | None = None
+    """That distribution itself, [B, T', V] with T' the longest response; None where that would be
+    too large to keep until the update."""
 
 
 @torch.no_grad()
@@ -90,12 +91,9 @@ def sample(
     keep = batch * width <= fitting_positions(model.vocab_size)
     running = torch.ones(batch, dtype=torch.bool, device=device)
     real = prompt_ids >= 0
-    fed, cache = prompt_ids, None
     mask = None if bool(real.all()) else real
+    states, step = model.read(prompt_ids, mask, width - 1)
     for t in range(width):
-        states, cache = model.trunk(fed, mask, cache, use_cache=True)
-        if t == 0:
-            cache = with_room(cache, width - 1)
         hidden = states[:, -1]
         log_probs = log_softmax(model.logits(hidden), temperature)
         token = draw(log_probs, uniforms[:, t])
@@ -106,12 +104,12 @@ def sample(
         else:
             logprobs.append(gather_logprobs(log_probs, token, running))
         running = running & ~torch.isin(token, ends)
-        if not bool(running.any()):
+        if t + 1 == width or not bool(running.any()):
             break
-        # Rows that have ended go on being fed something; what they say is never read.
-        fed = token.unsqueeze(1)
         if mask is not None:
-            mask = torch.cat([mask, torch.ones_like(fed, dtype=torch.bool)], dim=1)
+            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+        # Rows that have ended go on being fed something; what they say is never read.
+        states = step(token.unsqueeze(1), mask)
     hidden = torch.stack(hiddens, dim=1)
     drawn = response[:, : hidden.shape[1]]
     said = torch.stack(whole, dim=1) if keep else None
@@ -152,6 +150,9 @@ def measure(
     """
     parts: list[tuple[Tensor, Tensor, Tensor]] = []
     ref_hidden: list[Tensor] = []
+    # Of one piece, a few megabytes: the update would have to compute it again.
+    keep = keep_ref_hidden and sampled.log_probs is not None and len(prompt_ids) <= CHUNK_ROWS
+    whole: Tensor | None = None
     for rows in torch.arange(len(prompt_ids), device=prompt_ids.device).split(CHUNK_ROWS):
         response = sampled.response_ids[rows]
         mask = response >= 0
@@ -159,9 +160,11 @@ def measure(
         used = max(int(mask.sum(-1).max()), 1)
         hidden = reference.response_hidden(trim_left(prompt_ids[rows]), response[:, :used])
         mask = mask[:, :used]
-        found = _measured_tokens(
+        found, said = _measured_tokens(
             policy, reference, sampled, rows, counted(hidden, mask), mask, temperature=temperature
         )
+        if keep and said is not None:
+            whole = spread(said, mask)
         pad = response.shape[1] - used
         columns = (found.entropy, found.kl, found.ref_logprobs)
         padded = [torch.nn.functional.pad(spread(c, mask), (0, pad)) for c in columns]
@@ -175,6 +178,7 @@ def measure(
         kl=joined[1],
         ref_logprobs=joined[2],
         ref_hidden=torch.cat(ref_hidden) if keep_ref_hidden else None,
+        ref_log_probs=whole,
     )
 
 
@@ -187,24 +191,22 @@ def _measured_tokens(
     mask: Tensor,
     *,
     temperature: float,
-) -> TokenStatistics:
-    """Statistics of the tokens of some rows, [N], from the distributions if they were kept."""
+) -> tuple[TokenStatistics, Tensor | None]:
+    """Statistics of the tokens of some rows, [N], from the distributions if they were kept.
+
+    Those of the reference come along then, [N, V].
+    """
     used = mask.shape[1]
     ids = counted(sampled.response_ids[rows, :used], mask)
     if sampled.log_probs is None:
         hidden = counted(sampled.hidden[rows, :used], mask)
-        return policy.statistics(
+        found = policy.statistics(
             hidden, ids, temperature, reference=reference, ref_hidden=ref_hidden
         )
+        return found, None
     own = counted(sampled.log_probs[rows, :used], mask)
     ref = reference.log_probs(ref_hidden, temperature)
-    everywhere = torch.ones_like(ids, dtype=torch.bool)
-    return TokenStatistics(
-        logprobs=gather_logprobs(own, ids, everywhere),
-        entropy=entropy(own),
-        kl=full_kl(own, ref),
-        ref_logprobs=gather_logprobs(ref, ids, everywhere),
-    )
+    return statistics_of(own, ids, ref), ref
 
 
 def trim_left(prompt_ids: Tensor) -> Tensor:

@@ -101,7 +101,7 @@ def respond_together(
         uniforms: [B, T].
 
     Returns:
-        As `respond`, without what serves the measuring only: `hidden` has width 0.
+        As `respond`, without what serves a single process only: `hidden` has width 0.
     """
     n = len(prompts)
     own = processes.share(n)
@@ -112,6 +112,7 @@ def respond_together(
     with processes.section():
         sampled, measured = respond(prompts[rows], uniforms[rows])
         sampled = replace(sampled, hidden=sampled.hidden[..., :0], log_probs=None)
+        measured = replace(measured, ref_log_probs=None)
     return _gathered(processes, sampled, count, n), _gathered(processes, measured, count, n)
 
 

@@ -339,7 +339,8 @@ class Training:
         self.last_saved = self.last_finished
 
     def _save_alone(self) -> None:
-        self._write_checkpoint(self._snapshot or capture(self.session.learners))
+        # What is too large for a copy is written from where it lies.
+        self._write_checkpoint(self._snapshot or capture(self.session.learners, lend=True))
         prune_checkpoints(self.folder.checkpoints, self.config.keep_checkpoints)
 
     def _write_checkpoint(self, agents: Mapping[str, AgentState]) -> None:

@@ -233,7 +233,9 @@ class Learner(OnPolicyAlgorithm[ResponsePolicy]):
         small = batch.response_ids.numel() <= fitting_positions(self.actor.vocab_size)
         if not (against and small and epochs > 1):
             return batch
-        said = self.reference.log_probs(batch.ref_hidden, self.config.temperature)
+        said = self.policy.take_said(self.iteration, batch.episode.cpu().numpy())
+        if said is None:
+            said = self.reference.log_probs(batch.ref_hidden, self.config.temperature)
         return replace(batch, ref_log_probs=said)
 
     def _minibatches(self, batch: Prepared, size: int, epoch: int) -> Iterator[Prepared]:

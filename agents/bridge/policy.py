@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import gymnasium as gym
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from tianshou.algorithm.algorithm_base import Policy
 from tianshou.data import Batch
+from torch import Tensor
 
 from agents.bridge.records import policy_entry
 from agents.distributed import ALONE, Processes
@@ -30,6 +32,17 @@ class _QuickPolicy(Policy):
     @staticmethod
     def _compile() -> None:
         """Compile nothing."""
+
+
+@dataclass(frozen=True)
+class Said:
+    """What a reference says about the responses of an iteration."""
+
+    iteration: int
+    episodes: NDArray[np.int64]
+    """Of the rows, ascending, [B]."""
+    log_probs: Tensor
+    """[B, T', V]."""
 
 
 class ResponsePolicy(_QuickPolicy):
@@ -53,6 +66,19 @@ class ResponsePolicy(_QuickPolicy):
         self.temperature = temperature
         self.keep_ref_hidden = keep_ref_hidden
         self.processes = processes
+        self.said: Said | None = None
+        """Beside the buffer, which would copy it row by row."""
+
+    def take_said(self, iteration: int, episodes: NDArray[np.int64]) -> Tensor | None:
+        """What the reference says about the responses of some episodes, [B, T', V], given once.
+
+        None: it was not kept, or it was about others.
+        """
+        said, self.said = self.said, None
+        if said is None or said.iteration != iteration:
+            return None
+        same = np.array_equal(said.episodes, episodes)
+        return said.log_probs if same else None
 
     @property
     def reference(self) -> LanguageModel:
@@ -158,6 +184,9 @@ class TeamPolicy(_QuickPolicy):
             )
             prompts = np.asarray(batch.obs.obs)[rows[first]]
             sampled, measured = policy.respond(prompts, self.uniforms(seat, drawn))
+            policy.said = None
+            if measured.ref_log_probs is not None:
+                policy.said = Said(self.iteration, drawn, measured.ref_log_probs)
             act[rows] = sampled.response_ids.cpu().numpy()[place]
             kept = policy_entry(sampled, measured, seat=seat, hidden_width=self._hidden_width)
             for name, values in kept.items():

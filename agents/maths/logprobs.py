@@ -37,11 +37,6 @@ def gather_logprobs(log_probs: Tensor, ids: Tensor, mask: Tensor) -> Tensor:
     return log_probs.gather(-1, safe).squeeze(-1).masked_fill(~mask, 0.0)
 
 
-def entropy(log_probs: Tensor) -> Tensor:
-    """Entropy of each distribution in nats; [..., V] -> [...]."""
-    return -(log_probs.exp() * log_probs).sum(-1)
-
-
 def draw(log_probs: Tensor, uniforms: Tensor) -> Tensor:
     """Draw one token per row by inverting the cumulative distribution.
 

@@ -58,6 +58,24 @@ def token_statistics(
     return TokenStatistics(logprobs, entropy, kl, ref_logprobs)
 
 
+@torch.no_grad()
+def statistics_of(log_probs: Tensor, ids: Tensor, ref_log_probs: Tensor) -> TokenStatistics:
+    """The same of distributions that are at hand, without gradient.
+
+    Args:
+        log_probs: of the vocabulary, [N, V].
+        ids: the drawn tokens, [N].
+        ref_log_probs: of the reference on the same prompts, [N, V].
+    """
+    probs, chosen = log_probs.exp(), ids.unsqueeze(-1)
+    return TokenStatistics(
+        logprobs=log_probs.gather(-1, chosen).squeeze(-1),
+        entropy=-_dot(probs, log_probs),
+        kl=_dot(probs, log_probs - ref_log_probs).clamp_(min=0.0),
+        ref_logprobs=ref_log_probs.gather(-1, chosen).squeeze(-1),
+    )
+
+
 class _Statistics(torch.autograd.Function):
     @staticmethod
     def forward(

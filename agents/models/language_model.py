@@ -20,6 +20,11 @@ from transformers import PreTrainedModel
 from agents.maths.logprobs import log_softmax
 from agents.maths.token_statistics import TokenStatistics, token_statistics
 from agents.models.activations import fuse_activations
+from agents.models.cache import with_room
+from agents.models.short_way import short_way
+
+Step = Callable[[Tensor, Tensor | None], Tensor]
+"""Feeds a row's next token; see `LanguageModel.read`."""
 
 LOGITS_BYTES = 2**27
 """Largest tensor of logits in one piece; about four of that size are in work at a time."""
@@ -120,6 +125,38 @@ class LanguageModel(nn.Module):
                 **extra,
             )
         return output.last_hidden_state, getattr(output, self._cache_name) if use_cache else None
+
+    def read(self, prompt_ids: Tensor, mask: Tensor | None, room: int) -> tuple[Tensor, Step]:
+        """Read prompts, to be followed by one token after the other.
+
+        Args:
+            prompt_ids: left-padded with -1, [B, Q].
+            mask: True = real token, [B, Q]; None: all are real.
+            room: tokens that may follow.
+
+        Returns:
+            Hidden states [B, Q, H], and how a token is fed: ids [B, 1] and a mask [B, past + 1], or
+            None where all is real, -> hidden states [B, 1, H].
+        """
+        short = short_way(self.model.base_model, prompt_ids.shape[1] + room)
+
+        def feed(ids: Tensor, mask: Tensor | None) -> Tensor:
+            with self._precision():
+                return short.feed(ids, mask)
+
+        if short is not None and mask is None:
+            return feed(prompt_ids, None), feed
+        states, cache = self.trunk(prompt_ids, mask, use_cache=True)
+        if short is not None:
+            short.take_over(cache)
+            return states, feed
+        held = [with_room(cache, room)]
+
+        def step(ids: Tensor, mask: Tensor | None) -> Tensor:
+            hidden, held[0] = self.trunk(ids, mask, held[0], use_cache=True)
+            return hidden
+
+        return states, step
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.autocast is None:
@@ -322,10 +359,10 @@ class LanguageModel(nn.Module):
         padding = torch.full_like(tokens[:2], -1)
         prompts = torch.stack([torch.cat([padding, tokens[:2]]), tokens.flip(0)])
         padded = self.logits(self.response_hidden(prompts, tokens[2:].expand(2, 2))[0])
-        states, cache = self.trunk(prompts, prompts >= 0, use_cache=True)
+        states, step = self.read(prompts, prompts >= 0, 1)
         fed = tokens[2].expand(2, 1)
         mask = torch.cat([prompts >= 0, torch.ones_like(fed, dtype=torch.bool)], dim=1)
-        more, _ = self.trunk(fed, mask, cache, use_cache=True)
+        more = step(fed, mask)
         cached = self.logits(torch.stack([states[0, -1], more[0, -1]]))
         return torch.cat([plain, plain]), torch.cat([padded, cached])
 
@@ -354,8 +391,10 @@ def counted(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def spread(values: Tensor, mask: Tensor) -> Tensor:
-    """Put the values of the tokens that count where they belong; [N] -> [B, T], else 0."""
-    whole = values.new_zeros(mask.shape)
+    """Put what belongs to tokens where they stand; [N, ...] -> [B, T, ...], 0 elsewhere."""
+    if bool(mask.all()):
+        return values.unflatten(0, mask.shape)
+    whole = values.new_zeros(*mask.shape, *values.shape[1:])
     whole[mask] = values
     return whole
 

@@ -501,3 +501,21 @@ def test_nothing_is_pickled_anywhere() -> None:
 def test_a_checkpoint_is_plain_files(saved: Path) -> None:
     assert {p.suffix for p in saved.iterdir()} == {".safetensors", ".json"}
     assert all(not torch.isnan(t).any() for t in weights(saved).values())
+
+
+def test_what_is_lent_is_written_as_what_is_copied(tmp_path: Path) -> None:
+    session = session_of(task="target")
+    copied, lent = capture(session.learners), capture(session.learners, lend=True)
+    one = save_checkpoint(tmp_path / "one", 1, copied, {})
+    two = save_checkpoint(tmp_path / "two", 1, lent, {})
+    assert_same_tensors(weights(one), weights(two))
+
+
+def test_only_what_shares_memory_is_copied_when_it_is_lent() -> None:
+    session = session_of(task="reviews")  # its embedding is tied to its output layer
+    actor = session.learners["agent_0"].actor
+    own = {t.data_ptr() for t in actor.state_dict().values()}
+    lent = capture(session.learners, lend=True)["agent_0"].weights
+    copies = [name for name, tensor in lent.items() if tensor.data_ptr() not in own]
+    assert copies == ["model.lm_head.weight"]
+    assert torch.equal(lent[copies[0]], lent["model.model.embed_tokens.weight"])

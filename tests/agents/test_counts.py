@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from agents.models import LanguageModel
+from agents.models.short_way import ShortWay
 from tests.agents.runs import training_of
 
 # 6 episodes of 2 agents; responses of up to 3 tokens, from a model of random weights.
@@ -29,11 +30,17 @@ def counted_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Co
     )
     seen: Counter[str] = Counter()
     drawing, scoring = LanguageModel.trunk, LanguageModel.response_hidden
+    feeding = ShortWay.feed
 
     def trunk(self: LanguageModel, ids: torch.Tensor, *args: Any, **options: Any) -> Any:
         seen["steps"] += 1
         seen["fed while drawing"] += ids.numel()
         return drawing(self, ids, *args, **options)
+
+    def feed(self: ShortWay, ids: torch.Tensor, mask: Any) -> torch.Tensor:
+        seen["steps"] += 1
+        seen["fed while drawing"] += ids.numel()
+        return feeding(self, ids, mask)
 
     def response_hidden(self: LanguageModel, prompts: torch.Tensor, ids: torch.Tensor) -> Any:
         trained = torch.is_grad_enabled()
@@ -42,6 +49,7 @@ def counted_fixture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Co
         return scoring(self, prompts, ids)
 
     monkeypatch.setattr(LanguageModel, "trunk", trunk)
+    monkeypatch.setattr(ShortWay, "feed", feed)
     monkeypatch.setattr(LanguageModel, "response_hidden", response_hidden)
     training.trainer.run_iteration()
     return seen, training

@@ -232,6 +232,25 @@ def test_the_chunks_of_measure_do_not_show(monkeypatch: pytest.MonkeyPatch) -> N
         assert torch.allclose(getattr(whole, name), getattr(parts, name), atol=1e-12, rtol=0)
 
 
+def test_what_the_reference_says_is_kept_where_it_is_small(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    actor, reference = tiny_actor(dtype=torch.float64), tiny_reference(dtype=torch.float64)
+    prompts, sampled = padded(PROMPTS, 8), drawn(actor)
+    longest = int(sampled.mask.sum(1).max())
+    kept = measure(actor, reference, prompts, sampled, temperature=1.3, keep_ref_hidden=True)
+    assert kept.ref_hidden is not None and kept.ref_log_probs is not None
+    expected = reference.log_probs(kept.ref_hidden[:, :longest], 1.3)
+    mask = sampled.mask[:, :longest]
+    assert torch.allclose(kept.ref_log_probs[mask], expected[mask], atol=1e-12, rtol=0)
+    assert not kept.ref_log_probs[~mask].any()
+    without = measure(actor, reference, prompts, sampled, temperature=1.3)
+    assert without.ref_log_probs is None  # nobody will ask for it
+    monkeypatch.setattr("agents.sampling.CHUNK_ROWS", 2)
+    parts = measure(actor, reference, prompts, sampled, temperature=1.3, keep_ref_hidden=True)
+    assert parts.ref_log_probs is None
+
+
 @pytest.mark.case(2, 3)
 @PRECISIONS
 def test_the_kl_is_zero_when_the_policy_is_the_reference(dtype: torch.dtype, atol: float) -> None:

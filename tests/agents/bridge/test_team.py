@@ -11,6 +11,7 @@ import pytest
 import torch
 from tianshou.data import Batch
 
+from agents.bridge.policy import ResponsePolicy, Said
 from agents.bridge.records import NUMBERS
 from agents.bridge.team import Team
 from agents.bridge.vector_env import ResponseVectorEnv
@@ -253,3 +254,34 @@ def test_a_run_does_not_read_the_global_generators(tmp_path: Path) -> None:
     two.run()
     for a, b in zip(one.folder.metrics(), two.folder.metrics(), strict=True):
         assert {**a, "seconds": 0} == {**b, "seconds": 0}
+
+
+def test_what_a_reference_said_is_given_once_and_only_about_the_same_episodes(
+    tmp_path: Path,
+) -> None:
+    training = training_of(tmp_path / "run", iterations=2, update_epochs=2)
+    training.trainer.run_iteration()
+    policy = training.session.team.policy.policies["agent_0"]
+    assert policy.said is None  # the update has taken it
+    said = Said(3, np.array([0, 2]), torch.zeros(2, 1, 1))
+    for iteration, episodes in ((4, [0, 2]), (3, [0, 1]), (3, [0, 2, 3])):
+        policy.said = said
+        assert policy.take_said(iteration, np.array(episodes)) is None
+    policy.said = said
+    assert policy.take_said(3, np.array([0, 2])) is said.log_probs
+    assert policy.take_said(3, np.array([0, 2])) is None
+
+
+def test_an_update_is_the_same_whether_the_reference_was_kept_or_asked_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights = []
+    for name in ("kept", "asked"):
+        if name == "asked":
+            monkeypatch.setattr(ResponsePolicy, "take_said", lambda *_: None)
+        training = training_of(tmp_path / name, iterations=2, update_epochs=2)
+        training.trainer.run_iteration()
+        training.trainer.run_iteration()
+        actor = training.session.learners["agent_1"].actor
+        weights.append(torch.cat([p.detach().flatten() for p in actor.parameters()]))
+    assert torch.allclose(*weights, atol=1e-7, rtol=0)

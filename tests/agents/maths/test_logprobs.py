@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agents.maths.logprobs import draw, entropy, gather_logprobs, log_softmax
+from agents.maths.logprobs import draw, gather_logprobs, log_softmax
 
 
 def test_temperature_against_a_softmax_by_hand() -> None:
@@ -46,14 +46,6 @@ def test_no_gradient_flows_from_padding() -> None:
     gather_logprobs(log_probs, ids, ids >= 0).sum().backward()
     assert log_probs.grad is not None
     assert log_probs.grad.tolist() == [[[0.0, 0.0, 1.0], [0.0, 0.0, 0.0]]]
-
-
-def test_entropy_by_hand() -> None:
-    # Uniform over 4: log 4. (1/2, 1/4, 1/4): 1/2 log 2 + 2 * 1/4 log 4 = 1.5 log 2.
-    uniform = torch.full((4,), 0.25, dtype=torch.float64).log()
-    skewed = torch.tensor([0.5, 0.25, 0.25], dtype=torch.float64).log()
-    assert entropy(uniform).item() == pytest.approx(math.log(4))
-    assert entropy(skewed).item() == pytest.approx(1.5 * math.log(2))
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given, settings
 from torch import Tensor
 
-from agents.maths.token_statistics import token_statistics
+from agents.maths.token_statistics import statistics_of, token_statistics
 
 P = torch.tensor([[0.5, 0.25, 0.25], [0.125, 0.125, 0.75]], dtype=torch.float64)
 Q = torch.tensor([[0.25, 0.25, 0.5], [0.125, 0.125, 0.75]], dtype=torch.float64)
@@ -83,6 +83,18 @@ def test_values_and_gradients_are_those_of_autograd(
     for a, b in zip(own, expected, strict=True):
         assert torch.allclose(a, b, atol=1e-12)
     assert torch.allclose(gradient(own), gradient(expected), atol=1e-12)
+
+
+def test_the_same_comes_from_distributions_at_hand() -> None:
+    ids = torch.tensor([1, 2])
+    found = statistics_of(P.log(), ids, Q.log())
+    assert found.entropy[0].item() == pytest.approx(1.5 * math.log(2))
+    assert found.kl.tolist() == pytest.approx([0.25 * math.log(2), 0.0])
+    expected = token_statistics(P.log(), ids, 1.0, ref_log_probs=Q.log())
+    for a, b in zip(found, expected, strict=True):
+        assert torch.allclose(a, b, atol=1e-12, rtol=0)
+    same = statistics_of(P.log(), ids, P.log())
+    assert torch.equal(same.kl, torch.zeros(2, dtype=P.dtype))
 
 
 def test_extreme_logits_stay_finite() -> None:

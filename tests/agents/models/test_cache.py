@@ -43,12 +43,13 @@ def test_other_layers_and_other_caches_stay() -> None:
 def test_responses_are_drawn_from_the_same_distributions(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("agents.models.short_way.SHORT_WAYS", {})  # which keeps a cache of its own
     actor = tiny_actor(family, dtype=torch.float64)
     numbers = torch.rand(3, 6, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     prompts = padded([[1, 5, 6], [4], [7, 8]], 3)
     options = {"end_ids": (END,), "temperature": 1.0}
     ours = sample(actor, prompts, numbers, **options)
-    monkeypatch.setattr("agents.sampling.with_room", lambda cache, room: cache)
+    monkeypatch.setattr("agents.models.language_model.with_room", lambda cache, room: cache)
     plain = sample(actor, prompts, numbers, **options)
     assert torch.equal(ours.response_ids, plain.response_ids)
     assert torch.allclose(ours.logprobs, plain.logprobs, atol=1e-12, rtol=0)
