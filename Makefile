@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: venv demo demo-real torture bench-speed bench-memory test lint check format models clean
+.PHONY: venv demo demo-real torture bench-speed bench-memory bench-influence bench-learners test lint check format models clean
 
 venv: $(STAMP)
 
@@ -32,6 +32,14 @@ bench-speed: venv
 # What two agents take beside one, with and without adapters; two minutes.
 bench-memory: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.memory
+
+# Trains 100 runs on two cores, or what is missing of them; writes docs/influence.md.
+bench-influence: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.influence --write
+
+# Every learner on `target`, 70 runs more; writes the results in docs/learners/.
+bench-learners: venv
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.learners --write
 
 test: venv
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n 2

@@ -19,7 +19,7 @@ from agents.distributed import speaks
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChatFlags:
-    """How the prompts of a model become chats; a run has its own settings."""
+    """How the prompts of a model become chats, and how long all is; a run has its own settings."""
 
     chat_template: Literal["auto", "always", "never"] = "auto"
     """Use of a model's own chat template: auto, always or never. A run has its own."""
@@ -29,6 +29,10 @@ class ChatFlags:
     """Examples for a model, .jsonl or .csv with query and answer; a run has its own."""
     generation_prompt: str = ""
     """Text that begins every answer of a model and is no part of it; a run has its own."""
+    max_response_tokens: int | None = None
+    """Longest response of a model, in tokens. None: the task's own; a run has its own."""
+    max_prompt_tokens: int | None = None
+    """Longest prompt of a model, in tokens. None: the task's own; a run has its own."""
 
     @property
     def chat(self) -> dict[str, Any]:

@@ -117,7 +117,8 @@ class TrainConfig:
     placebo_transfer."""
     algorithm: str = "ppo"
     """Learner by name, or module:name of your own. Each agent for itself: ppo, a2c, reinforce,
-    rloo, grpo, raft. Together: mappo, happo, magrpo, counterfactual."""
+    rloo, grpo, raft. Together: mappo, happo, magrpo, counterfactual. Of Tianshou, unmodified and
+    token by token: tianshou:PPO, A2C, Reinforce, NPG, TRPO, DQN or DiscreteSAC after the colon."""
     model: str | None = None
     """builtin:NAME, a model folder, or a hub name. Several, one an agent, are joined by commas."""
     out: Path | None = None

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,10 +24,10 @@ from agents.cost import (
     Load,
     Memory,
     ModelShape,
-    peak_memory,
 )
 from agents.evaluation import CHUNK_EPISODES
 from agents.maths.kl import ESTIMATORS_WITH_REF_HIDDEN
+from agents.memory_advice import ADAPTERS, Foreseen, Steps, advice, gigabytes
 from agents.models.language_model import LOGITS_BYTES, ActorCritic, fitting_positions
 from agents.models.load import DTYPES, device_named
 from agents.sampling import CHUNK_ROWS
@@ -133,8 +134,8 @@ def _kept_bytes(actor: ActorCritic, tokens: int) -> int:
 # A run.
 
 
-def estimate(session: Session) -> Memory:
-    """The peak of a run whose models are loaded: weights counted, activations measured."""
+def foreseen(session: Session) -> Foreseen:
+    """What the peak of a run follows from: loaded weights are counted, activations measured."""
     learners = session.learners.values()
     actors = [learner.actor for learner in learners]
     widest = max(actors, key=lambda actor: _bytes(actor.model.parameters()))
@@ -156,7 +157,8 @@ def estimate(session: Session) -> Memory:
         prompt_tokens=longest_prompt(session),
         processes=session.processes.size,
     )
-    return peak_memory(shape_of(widest.model), held, load, kept_by(widest))
+    shape, kept = shape_of(widest.model), kept_by(widest)
+    return Foreseen(session.config, shape, held, load, kept, session.processes.size)
 
 
 def _bytes(tensors: Iterable[Tensor]) -> int:
@@ -270,9 +272,25 @@ def check_before_loading(config: TrainConfig, device: str) -> None:
     """
     place = device_named(device)
     if config.memory_check:
-        parts = standing(config)
-        host = {"libraries": float(LIBRARIES)} if any(parts.values()) else {}
-        _refuse(config, Memory("loading", parts, host), place, "at least ")
+        _refuse(_loading(config), place, "at least ", lambda needed: _lighter(config, needed))
+
+
+def _loading(config: TrainConfig) -> Memory:
+    parts = standing(config)
+    host = {"libraries": float(LIBRARIES)} if any(parts.values()) else {}
+    return Memory("loading", parts, host)
+
+
+def _lighter(config: TrainConfig, needed: Callable[[Memory], float]) -> list[Steps]:
+    """Settings that lower what models take, whatever the batches."""
+    options: list[Steps] = []
+    if not config.lora_rank:
+        other = replace(config, lora_rank=1)
+        options.append([(ADAPTERS, needed(_loading(other)))])
+    if config.dtype != "bfloat16":
+        other = replace(config, dtype="bfloat16")
+        options.append([("dtype bfloat16", needed(_loading(other)))])
+    return options
 
 
 def check_memory(session: Session) -> None:
@@ -282,7 +300,7 @@ def check_memory(session: Session) -> None:
         ValueError: one sentence with the estimate, what there is, and what to change.
     """
     if session.config.memory_check:
-        _refuse(session.config, session.memory, place_of(session), "about ")
+        _refuse(session.memory, place_of(session), "about ", session.foreseen.options)
 
 
 def place_of(session: Session) -> torch.device:
@@ -295,44 +313,24 @@ def _parts_on(memory: Memory, place: torch.device) -> dict[str, float]:
     return {**memory.device, **(memory.host if place.type == "cpu" else {})}
 
 
-def _refuse(config: TrainConfig, memory: Memory, place: torch.device, about: str) -> None:
+def _refuse(
+    memory: Memory,
+    place: torch.device,
+    about: str,
+    options: Callable[[Callable[[Memory], float]], Iterable[Steps]],
+) -> None:
+    """Raise if an estimate does not fit; `options` are then asked for what other settings take."""
     room, shown = available(place), _parts_on(memory, place)
     needed = sum(shown.values())
     if room is None or needed <= room:
         return
     largest = sorted((n for n in shown if shown[n]), key=lambda name: -shown[name])[:4]
     parts = ", ".join(f"{name} {gigabytes(shown[name])}" for name in largest)
+    changes = advice(options(lambda other: sum(_parts_on(other, place).values())), needed, room)
     raise ValueError(
         f"not enough memory foreseen on {place}: {about}{gigabytes(needed)} are needed ({parts}), "
-        f"{gigabytes(room)} are available; {what_to_change(config, memory)}, or memory_check=False "
-        f"to try all the same"
+        f"{gigabytes(room)} are available; {changes}; memory_check=False tries all the same"
     )
-
-
-def what_to_change(config: TrainConfig, memory: Memory) -> str:
-    """The settings that would lower the largest parts of an estimate."""
-    advice = []
-    if not config.lora_rank and memory.device.get("moments", 0):
-        advice.append("lora_rank (adapters on one frozen model)")
-    if config.dtype != "bfloat16":
-        advice.append("dtype bfloat16")
-    working = {n for n in ("activations", "logits", "cache", "scratch") if n in memory.device}
-    if memory.phase == "update" and working:
-        advice.append("a lower micro_batch_size")
-        if not config.gradient_checkpointing:
-            advice.append("gradient_checkpointing")
-    if memory.phase in ("generate", "reference"):
-        advice.append("a lower batch_size")
-    if memory.phase == "evaluate":
-        advice.append("lower eval_queries")
-    if working:
-        advice.append("shorter max_response_tokens or max_prompt_tokens")
-    return f"try {', '.join([*advice, 'a smaller model'])}"
-
-
-def gigabytes(number: float) -> str:
-    """Bytes for people; a GB is 10^9."""
-    return f"{number / 1e9:.1f} GB" if number < 1e11 else f"{number / 1e9:.0f} GB"
 
 
 def memory_line(session: Session) -> str:

@@ -16,6 +16,7 @@ from agents.streams import response_uniforms
 from agents.trained import Opened, open_agents
 from cory_env import cory_v0
 from cory_env.roles import check_turn_order
+from cory_env.tasks.from_data import DataTask
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +65,7 @@ def play(command: PlayCommand) -> int:
     agents = opened.rules.agents
     order = [a.strip() for a in command.turn_order.split(",")] if command.turn_order else agents
     check_turn_order(order, agents)
-    env = _game(opened)
+    env = _game(opened, typed=not command.random)
     played = 0
     for query in _queries(opened, command):
         try:
@@ -102,13 +103,17 @@ def _open(command: PlayCommand) -> Opened:
     )
 
 
-def _game(opened: Opened) -> Any:
-    """The PettingZoo environment of the agents' game, which prints the dialogue."""
+def _game(opened: Opened, *, typed: bool = False) -> Any:
+    """The PettingZoo environment of the agents' game, which prints the dialogue.
+
+    Typed queries need no data; where there is some, they get their answers from it.
+    """
     rules = opened.rules
+    no_data = isinstance(opened.task, DataTask) and opened.task.data is None
     return cory_v0.env(
         opened.task,
         tokenizer=rules.tokenizer,
-        split="test",
+        split=None if typed and no_data else "test",
         n_agents=rules.n_agents,
         knowledge_transfer=rules.knowledge_transfer,
         reward_mixing=rules.mixing,

@@ -15,6 +15,7 @@ from agents.actors import Actor, build_actors
 from agents.allocator import keep_freed_memory
 from agents.bridge.learner import Learner
 from agents.bridge.policy import ResponsePolicy, TeamPolicy
+from agents.bridge.stock import StockLearner
 from agents.bridge.team import Team
 from agents.bridge.vector_env import ResponseVectorEnv
 from agents.config import TrainConfig, resolved
@@ -24,7 +25,8 @@ from agents.evaluation import evaluation_queries
 from agents.learners import learner_class
 from agents.learners.combinations import check_combination
 from agents.maths.kl import ESTIMATORS_WITH_REF_HIDDEN
-from agents.memory import check_before_loading, check_memory, estimate
+from agents.memory import check_before_loading, check_memory, foreseen
+from agents.memory_advice import Foreseen
 from agents.methods import METHODS
 from agents.models import ActorCritic, LanguageModel, LoadedModel
 from agents.models.load import load_model
@@ -55,7 +57,6 @@ class Session:
     config: TrainConfig
     task: Task
     rules: GameRules
-    env: ResponseVectorEnv
     team: Team
     learners: dict[str, Learner]
     loaded: dict[str, LoadedModel]
@@ -73,12 +74,23 @@ class Session:
     @property
     def n_episodes(self) -> int:
         """Episodes of an iteration."""
-        return len(self.env)
+        assert self.config.batch_size is not None
+        return self.config.batch_size // len(self.rules.agents)
+
+    @cached_property
+    def env(self) -> ResponseVectorEnv:
+        """The episodes of an iteration, side by side. Made when first asked for: many take long."""
+        return ResponseVectorEnv(game_runner(self.config, self.rules), self.n_episodes)
+
+    @cached_property
+    def foreseen(self) -> Foreseen:
+        """What the estimate of the memory follows from."""
+        return foreseen(self)
 
     @cached_property
     def memory(self) -> Memory:
         """What the run is expected to take at its peak."""
-        return estimate(self)
+        return self.foreseen.memory
 
     def turn_order(self, iteration: int) -> tuple[str, ...]:
         """The agents by seat in an iteration."""
@@ -109,7 +121,10 @@ def resolve_config(config: TrainConfig, *, trains: bool = True) -> tuple[TrainCo
     """
     task = make_task(config.task, **_task_keywords(config))
     task.needed_reward()
-    traits = learner_class(config.algorithm).traits if trains else None
+    kind = learner_class(config.algorithm) if trains else None
+    if kind is not None and issubclass(kind, StockLearner):
+        config = kind.filled(config)
+    traits = None if kind is None else kind.traits
     config = resolved(config, dict(task.training_defaults), traits)
     changes = {
         "model": _absolute(task.needed_model(config.model)),
@@ -170,6 +185,8 @@ def build_session(config: TrainConfig, task: Task, processes: Processes = ALONE)
     """
     kind = learner_class(config.algorithm)
     check_combination(kind, config)
+    if issubclass(kind, StockLearner):
+        kind.check(config, processes.size)
     assert config.batch_size is not None and config.eval_queries is not None
     # Before data and models, which may take minutes.
     check_before_loading(config, processes.device(config.device))
@@ -181,7 +198,7 @@ def build_session(config: TrainConfig, task: Task, processes: Processes = ALONE)
     set_threads(config, first)
     rules = game_rules(config, task, first, processes)
     _check_one_template(rules, loaded)
-    _check_context(rules, loaded)
+    check_context(rules, loaded)
     alone = alone_rules(rules)
     _check_queries(rules, [*train_queries, *held_out])
     _check_known_text(rules, first, train_queries[:64])
@@ -203,7 +220,6 @@ def build_session(config: TrainConfig, task: Task, processes: Processes = ALONE)
         config=config,
         task=task,
         rules=rules,
-        env=ResponseVectorEnv(game_runner(config, rules), n_episodes),
         team=Team(
             learners=learners,
             policy=team_policy,
@@ -222,8 +238,8 @@ def build_session(config: TrainConfig, task: Task, processes: Processes = ALONE)
         },
         processes=processes,
     )
+    check_memory(session)  # before the episodes are made, which may be too many
     session.team.env = session.env
-    check_memory(session)
     return session
 
 
@@ -383,7 +399,12 @@ def _check_one_template(rules: GameRules, loaded: dict[str, LoadedModel]) -> Non
             )
 
 
-def _check_context(rules: GameRules, loaded: dict[str, LoadedModel]) -> None:
+def check_context(rules: GameRules, loaded: dict[str, LoadedModel]) -> None:
+    """Refuse prompts and responses that together are longer than a model reads at a time.
+
+    Raises:
+        ValueError: naming the model.
+    """
     needed = rules.max_prompt_tokens + rules.max_response_tokens
     for model in loaded.values():
         limit = getattr(model.model.config, "max_position_embeddings", None)

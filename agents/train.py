@@ -12,6 +12,7 @@ from agents.distributed import Processes, only_main_talks, processes_of
 from agents.run_folder import RunFolder, fixed_settings, next_numbered
 from agents.session import build_session, resolve_config
 from agents.sharing import check_beginning
+from agents.stock_training import StockTraining, is_stock
 from agents.training import StorageError, Training, TrainResult
 
 __all__ = ["StorageError", "TrainResult", "Training", "main", "train"]
@@ -62,7 +63,8 @@ def train(config: TrainConfig, processes: Processes | None = None) -> TrainResul
         with processes.section():
             folder.check_seen()
         try:
-            training = Training(session, folder)
+            loop = StockTraining if is_stock(config.algorithm) else Training
+            training = loop(session, folder)
             if config.resume:  # only now: a checkpoint that cannot be used changes nothing
                 processes.by_main(lambda: folder.resume(config))
         except OSError as error:

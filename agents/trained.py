@@ -8,11 +8,18 @@ from pathlib import Path
 
 from agents.actors import open_actors
 from agents.bridge.policy import ResponsePolicy
+from agents.bridge.stock import PREFIX, stock_class
 from agents.command_line import settings_from_file
 from agents.config import TrainConfig
 from agents.models import LoadedModel
 from agents.models.load import load_model
-from agents.session import game_rules, resolve_config, response_policy, set_threads
+from agents.session import (
+    check_context,
+    game_rules,
+    resolve_config,
+    response_policy,
+    set_threads,
+)
 from cory_env.rules import GameRules
 from cory_env.tasks.base import Task
 
@@ -77,6 +84,7 @@ def open_agents(
     set_threads(config, first)
     rules = game_rules(config, task, first)
     against = _load_references(config, rules, reference, bases)
+    check_context(rules, {**loaded, **against})
     actors = open_actors({**loaded, **against}, rules.tokenizer.vocab_size, config)
     references = [actors[name] for name in against]
     responders = {}
@@ -126,6 +134,9 @@ def _trained_folders(run: Path, which: str, n_agents: int) -> dict[str, str]:
     }
     for folder in folders.values():
         if not folder.is_dir():
+            algorithm = run_config(run).algorithm
+            if algorithm.startswith(PREFIX) and stock_class(algorithm).off_policy:
+                raise ValueError(f"run {run} has no models: {algorithm} leaves none behind")
             raise ValueError(
                 f"run {run} has no {folder.relative_to(run)} yet: it was not finished; "
                 f"go on with cory-train --resume --out {run}"

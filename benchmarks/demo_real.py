@@ -25,7 +25,8 @@ from agents.bridge.learner import Learner
 from agents.command_line import run_command
 from agents.config import TrainConfig
 from agents.cost import Work
-from agents.memory import gigabytes, shape_of
+from agents.memory import shape_of
+from agents.memory_advice import gigabytes
 from agents.models.load import quiet_progress
 from agents.report import evaluation_table, run_rows
 from agents.run_folder import RunFolder, next_numbered

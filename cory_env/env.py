@@ -41,7 +41,8 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
         task: a task's name, `module:name`, or a `cory_env.tasks.Task`.
         tokenizer: a `tokenizers.Tokenizer`, a Hugging Face tokenizer or a folder; None: the task's
             own.
-        split: queries to play with: "train", "validation" or "test".
+        split: queries to play with: "train", "validation" or "test"; None: none, each reset names
+            one.
         data: the user's own queries: a file (.txt, .jsonl, .csv, .parquet), a folder of files that
             name their split, or for some tasks a hub name; None: the task's own queries.
         action_level: "response" (an action is a whole response) or "token" (one token).
@@ -100,7 +101,7 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
         task: str | Task = "target",
         *,
         tokenizer: Any = None,
-        split: str = "train",
+        split: str | None = "train",
         data: str | Path | None = None,
         action_level: str = "response",
         n_agents: int = 2,
@@ -150,7 +151,7 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
         self.role_schedule = check_role_schedule(role_schedule)
         self.render_mode = render_mode
         self.possible_agents = list(self.rules.agents)
-        self._queries = self.rules.task.queries(split)
+        self._queries = None if split is None else self.rules.task.queries(split)
         # A copy for each agent: whoever seeds the space of one must not seed the other's.
         box = self.rules.observation_space
         self.observation_spaces = {
@@ -252,7 +253,7 @@ class CoryEnv(AECEnv[str, Observation, Any], EzPickle):
     def _given_query(self, query: Any) -> Query:
         if isinstance(query, str):
             # A query of the split has an answer and metadata that its bare text has not.
-            known = next((own for own in self._queries if own.text == query), None)
+            known = next((own for own in self._queries or () if own.text == query), None)
             query = self.rules.task.query_from_text(query) if known is None else known
         if not isinstance(query, Query):
             raise ValueError(f"options['query'] must be text or a Query, got {query!r}")
@@ -285,7 +286,7 @@ def env(  # noqa: PLR0913  (the keywords of the game)
     task: str | Task = "target",
     *,
     tokenizer: Any = None,
-    split: str = "train",
+    split: str | None = "train",
     data: str | Path | None = None,
     action_level: str = "response",
     n_agents: int = 2,

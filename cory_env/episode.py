@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from cory_env.mixing import Scores
 from cory_env.prompts import Prompt
 from cory_env.records import EpisodeRecord, Query, Turn
-from cory_env.rewards.base import RewardError
+from cory_env.rewards.base import LARGEST, RewardError, allowed
 from cory_env.roles import check_turn_order
 from cory_env.rules import GameRules
 
@@ -187,15 +187,17 @@ class Episode:
 
         Raises:
             ValueError: if the episode is not over or the number of scores is wrong.
+            RewardError: if a payoff is not a finite number of at most 1e100.
         """
         if not self.over:
             raise ValueError("the episode is not over, it cannot be settled")
         own = self._checked(scores)
         payoffs = self.rules.mixing(own) if others is None else self._mixed(own, others)
-        if not np.isfinite(payoffs).all():
+        if not (np.abs(payoffs) <= LARGEST).all():
+            worst = float(np.abs(payoffs).max())
             raise RewardError(
-                f"payoffs must be finite, got {np.asarray(payoffs).tolist()} for the scores "
-                f"{own.tolist()} of query {self.query.text[:200]!r}"
+                f"payoffs must be {allowed(worst)}, got {np.asarray(payoffs).tolist()} for the "
+                f"scores {own.tolist()} of query {self.query.text[:200]!r}"
             )
         said = [None] * len(own) if parts is None else parts
         self._turns = [

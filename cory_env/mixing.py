@@ -52,9 +52,10 @@ class MatrixMixing:
 
     def __call__(self, scores: Scores) -> Scores:
         """Return payoffs [..., n] for scores [..., n]."""
-        # A plain sum of products: a matrix product may round differently for another batch size.
-        products: Scores = np.asarray(scores, dtype=np.float64)[..., None, :] * self.matrix
-        payoffs: Scores = products.sum(axis=-1)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            # A sum of products: a matrix product may round differently for another batch size.
+            products: Scores = np.asarray(scores, dtype=np.float64)[..., None, :] * self.matrix
+            payoffs: Scores = products.sum(axis=-1)
         return payoffs
 
 
@@ -77,7 +78,8 @@ class CallableMixing:
 
     def _one(self, scores: Scores) -> Scores:
         # The function gets a copy: what it does to it must not reach the record.
-        payoffs = np.asarray(self.function(scores.copy()), dtype=np.float64)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused
+            payoffs = np.asarray(self.function(scores.copy()), dtype=np.float64)
         if payoffs.shape != (self.n_agents,) or not np.isfinite(payoffs).all():
             raise ValueError(
                 f"reward_mixing must give {self.n_agents} finite payoffs for scores "

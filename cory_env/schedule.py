@@ -35,12 +35,12 @@ class EpisodeSchedule:
     """
 
     def __init__(
-        self, queries: Sequence[Query], agents: Sequence[str], role_schedule: str, seed: int
+        self, queries: Sequence[Query] | None, agents: Sequence[str], role_schedule: str, seed: int
     ) -> None:
         """Begin at the first query and the first turn order.
 
         Args:
-            queries: those of the split.
+            queries: those of the split; None: every deal is given one.
             agents: all agents, in the order of their names.
             role_schedule: "fixed", "alternate" or "random".
             seed: of the query order and of random turn orders.
@@ -48,7 +48,7 @@ class EpisodeSchedule:
         Raises:
             ValueError: if the schedule or the seed is not usable.
         """
-        self._source = QuerySource(queries, seed)
+        self._source = None if queries is None else QuerySource(queries, seed)
         self._agents = tuple(agents)
         self._role_schedule = check_role_schedule(role_schedule)
         self._seed = int(seed)
@@ -58,7 +58,7 @@ class EpisodeSchedule:
 
     def played(self) -> None:
         """Note that the episode dealt last has been played: the next deal is another one."""
-        if self._given_query is None:
+        if self._given_query is None and self._source is not None:
             self._source.position += 1
         self._played += 1
         self._given_query = None
@@ -72,13 +72,21 @@ class EpisodeSchedule:
         Args:
             query: what the user wants instead; the query that was due stays due.
             turn_order: what the user wants instead, for this episode.
+
+        Raises:
+            ValueError: if no query is given and there are none.
         """
         if query is not None:
             self._given_query = query
         if turn_order is not None:
             self._given_order = turn_order
-        dealt = self._source.peek() if self._given_query is None else self._given_query
+        dealt = self._due() if self._given_query is None else self._given_query
         return dealt, self._given_order or self._scheduled_order()
+
+    def _due(self) -> Query:
+        if self._source is None:
+            raise ValueError("reset must name options['query'] in a game without a split, got none")
+        return self._source.peek()
 
     def _scheduled_order(self) -> tuple[str, ...]:
         if self._role_schedule == "alternate":

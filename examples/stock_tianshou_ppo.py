@@ -1,6 +1,7 @@
 """Tianshou's own PPO, unmodified, plays the token-level game: both agents learn.
 
 Run from the root of the repository: python -m examples.stock_tianshou_ppo
+With evaluation, logs and export it is `cory-train --algorithm tianshou:PPO`.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from agents.play import PlayCommand
 from agents.rewards import SequenceClassifier
 from agents.train import TrainResult, train
 from benchmarks.demo_real import DemoReal
+from benchmarks.target_runs import StoredBenchmark
 from cory_env import REWARDS, TASKS, cory_v0
 from tests.markdown import PAGES, ROOT, page_id, table_rows
 
@@ -110,7 +111,10 @@ def flags_of(*commands: type) -> set[str]:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_every_flag_exists(page: Path) -> None:
-    commands = (TrainCommand, EvalCommand, PlayCommand, InfluenceCommand, DemoReal)
+    commands = (
+        *(TrainCommand, EvalCommand, PlayCommand, InfluenceCommand),
+        *(DemoReal, StoredBenchmark),
+    )
     known = flags_of(*commands) | OTHER_FLAGS
     if page.name in ("README.md", "distributed.md", "fine_tune.md"):
         known |= LAUNCHER_FLAGS

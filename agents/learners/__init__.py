@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from agents.bridge.learner import Learner
+from agents.bridge.stock import PREFIX, stock_class
 from agents.learners.a2c import A2C
 from agents.learners.counterfactual import Counterfactual
 from agents.learners.grpo import GRPO
@@ -36,6 +37,8 @@ def learner_class(name: str) -> type[Learner]:
     Raises:
         ValueError: if there is none, or it is no learner.
     """
+    if name.startswith(PREFIX):
+        return stock_class(name)
     found = resolve(name, LEARNERS, "algorithm")
     if not (isinstance(found, type) and issubclass(found, Learner)):
         raise ValueError(f"algorithm {name!r} must be a subclass of Learner")

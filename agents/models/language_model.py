@@ -21,7 +21,7 @@ from agents.maths.logprobs import log_softmax
 from agents.maths.token_statistics import TokenStatistics, token_statistics
 from agents.models.activations import fuse_activations
 from agents.models.cache import with_room
-from agents.models.short_way import short_way
+from agents.models.short_way import ShortWay, short_way
 
 Step = Callable[[Tensor, Tensor | None], Tensor]
 """Feeds a row's next token; see `LanguageModel.read`."""
@@ -74,6 +74,8 @@ class LanguageModel(nn.Module):
         self.vocab_size = vocab_size
         self.autocast = autocast
         self._compiled: list[Callable[..., Any]] = []  # in a list: it is no further submodule
+        # Where nothing is padding no mask is handed over, which some models take for a slip.
+        vars(model.base_model)["warn_if_padding_and_no_attention_mask"] = _no_warning
         switch_off_dropout(model)
         fuse_activations(model)
         accepted = inspect.signature(model.base_model.forward).parameters
@@ -139,17 +141,9 @@ class LanguageModel(nn.Module):
             None where all is real, -> hidden states [B, 1, H].
         """
         short = short_way(self.model.base_model, prompt_ids.shape[1] + room)
-
-        def feed(ids: Tensor, mask: Tensor | None) -> Tensor:
-            with self._precision():
-                return short.feed(ids, mask)
-
-        if short is not None and mask is None:
-            return feed(prompt_ids, None), feed
-        states, cache = self.trunk(prompt_ids, mask, use_cache=True)
         if short is not None:
-            short.take_over(cache)
-            return states, feed
+            return self._read_shortly(short, prompt_ids, mask)
+        states, cache = self.trunk(prompt_ids, mask, use_cache=True)
         held = [with_room(cache, room)]
 
         def step(ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -157,6 +151,19 @@ class LanguageModel(nn.Module):
             return hidden
 
         return states, step
+
+    def _read_shortly(
+        self, short: ShortWay, prompt_ids: Tensor, mask: Tensor | None
+    ) -> tuple[Tensor, Step]:
+        def feed(ids: Tensor, mask: Tensor | None) -> Tensor:
+            with self._precision():
+                return short.feed(ids, mask)
+
+        if mask is None:
+            return feed(prompt_ids, None), feed
+        states, cache = self.trunk(prompt_ids, mask, use_cache=True)
+        short.take_over(cache)
+        return states, feed
 
     def _precision(self) -> AbstractContextManager[Any]:
         if self.autocast is None:
@@ -367,6 +374,10 @@ class LanguageModel(nn.Module):
         return torch.cat([plain, plain]), torch.cat([padded, cached])
 
 
+def _no_warning(*args: Any) -> None:
+    """In place of the library's guess that a token like the padding token is padding."""
+
+
 def packed(prompt_ids: Tensor, response_ids: Tensor) -> tuple[Tensor, Tensor]:
     """Prompts and responses without a gap between them, all padding on the right.
 
@@ -393,7 +404,7 @@ def counted(values: Tensor, mask: Tensor) -> Tensor:
 def spread(values: Tensor, mask: Tensor) -> Tensor:
     """Put what belongs to tokens where they stand; [N, ...] -> [B, T, ...], 0 elsewhere."""
     if bool(mask.all()):
-        return values.unflatten(0, mask.shape)
+        return values.view(*mask.shape, *values.shape[1:])
     whole = values.new_zeros(*mask.shape, *values.shape[1:])
     whole[mask] = values
     return whole

@@ -131,9 +131,12 @@ class SharedBase:
             trained: whether gradients reach it.
 
         Raises:
-            ValueError: if a target is no linear layer of this model, or tensors do not fit it.
+            ValueError: if a target is no linear layer of this model, the rank is more than any of
+                them is wide, or tensors do not fit it.
         """
         targets = self._targets(shape.targets)
+        if tensors is None:  # those of a file have the rank that they have
+            self._check_rank(shape.rank, targets)
         self._inject(name, shape, targets)
         weights = self._weights(name)
         if tensors is None:
@@ -158,6 +161,26 @@ class SharedBase:
                     f"commas, got {name!r}; its layers are {', '.join(last)}"
                 )
         return sorted(wanted)
+
+    def _check_rank(self, rank: int, targets: Sequence[str]) -> None:
+        """Refuse a rank that no layer could use: the rank of a matrix is at most its shorter side.
+
+        Narrow layers beside wider ones, such as those of grouped keys, may be exceeded.
+        """
+        sides = {}
+        for path in self._linear_layers():
+            if any(_matches(path, name) for name in targets):
+                layer: Any = self.model.get_submodule(path)
+                conv = isinstance(layer, Conv1D)
+                sides[path] = min(
+                    layer.weight.shape if conv else (layer.in_features, layer.out_features)
+                )
+        widest = max(sides, key=lambda path: sides[path])
+        if rank > sides[widest]:
+            raise ValueError(
+                f"lora_rank must be at most {sides[widest]}, the shorter side of the widest layer "
+                f"that adapters go to ({widest}), got {rank}"
+            )
 
     def short_targets(self, name: str) -> list[str]:
         """The layers of an adapter by the last parts of their names, where that says it all."""

@@ -43,8 +43,11 @@ def csv_rows(path: Path, names: Sequence[str]) -> Rows:
             if twice:
                 raise ValueError(f"{path}, line 1: column {twice[0]!r} is there twice")
         for values in reader:
-            if None in values:
-                raise ValueError(f"{path}, line {reader.line_num}: more fields than columns")
+            if None in values or None in values.values():
+                more_or_fewer = "more" if None in values else "fewer"
+                raise ValueError(
+                    f"{path}, line {reader.line_num}: {more_or_fewer} fields than columns"
+                )
             yield _row(path, reader.line_num, dict(values))
     except csv.Error as error:
         # The outer reader counts a row only when it was whole.

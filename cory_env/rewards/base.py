@@ -24,10 +24,15 @@ Reward = Callable[[Sequence[Query], Sequence[str]], Sequence[float] | NDArray[np
 RewardSpec = str | Reward
 ELSEWHERE = {"classifier": "agents"}
 """Rewards that another package adds to REWARDS when it is imported."""
+LARGEST = 1e100
+"""Scores and payoffs beyond it are refused: means and squares of them might not be finite."""
 
 
 class RewardError(ValueError):
-    """A reward raised, or gave something that is not one finite number for each response."""
+    """A reward raised, or gave something that is not one finite number for each response.
+
+    So is a payoff that is none, which the mixing made of the scores.
+    """
 
 
 @dataclass(frozen=True)
@@ -238,15 +243,15 @@ def checked_scores(
 
     Raises:
         RewardError: if the reward raises, gives another number of scores, or a score is not a
-            finite number; the message shows the query and the response.
+            finite number of at most 1e100; the message shows the query and the response.
     """
     if len(queries) != len(responses):
         raise ValueError(f"got {len(queries)} queries for {len(responses)} responses")
     if not responses:
         return np.zeros(0)
     try:
-        given = reward(queries, responses)
-        given = listed(given)
+        # The reward gets lists of its own: what it does to them must not reach the game.
+        given = listed(reward(list(queries), list(responses)))
     except RewardError:  # a part of a sum, or a reward behind `calling`, has said what it was
         raise
     except (Exception, SystemExit) as error:  # sys.exit in a reward would end a run as a success
@@ -277,7 +282,8 @@ def as_scores(
         responses: B response texts.
 
     Raises:
-        RewardError: if there is another number of scores, or one is not a finite number.
+        RewardError: if there is another number of scores, or one is not a finite number of at most
+            1e100.
     """
     if not isinstance(given, list) or len(given) != len(responses):
         got = f"{len(given)} scores" if isinstance(given, list) else type(given).__name__
@@ -295,11 +301,16 @@ def _number(name: str, score: Any, query: Query, response: str) -> float:
         value = math.nan if isinstance(score, str | bytes) else float(score)
     except (OverflowError, TypeError, ValueError):
         value = math.nan
-    if not math.isfinite(value):
+    if not abs(value) <= LARGEST:
         raise RewardError(
-            f"reward {name} must give finite numbers, got {score!r} for {shown(query, response)}"
+            f"reward {name} must give {allowed(value)}, got {score!r} for {shown(query, response)}"
         )
     return value
+
+
+def allowed(got: float) -> str:
+    """What scores and payoffs must be, said of one that is not."""
+    return f"numbers up to {LARGEST:g}" if math.isfinite(got) else "finite numbers"
 
 
 def culprit(reward: Reward, queries: Sequence[Query], responses: Sequence[str]) -> str:

@@ -187,14 +187,14 @@ class CalledReward:
         return stop.wait(seconds)
 
     def _in_time(self, queries: Sequence[Query], responses: Sequence[str]) -> Any:
-        """Call the reward once; raises `_TooSlowError` if that takes too long."""
+        """Call the reward once, with lists of its own; raises `_TooSlowError` if it is too slow."""
         if self.settings.timeout is None:
-            return listed(self.reward(queries, responses))
+            return listed(self.reward(list(queries), list(responses)))
         box: Box = queue.SimpleQueue()
 
         def run() -> None:
             try:
-                box.put((listed(self.reward(queries, responses)), None))
+                box.put((listed(self.reward(list(queries), list(responses))), None))
             except BaseException as error:
                 box.put((None, error))
 

@@ -20,6 +20,8 @@ _CURRENCY = r"(?:[$\u20ac\u00a3\u00a5\u20b9\u20a9\u20bd\u20b1\u00a2]|\b(?:USD|EU
 _FRACTION_SIGN = "[\u00bc-\u00be\u2150-\u215e]"
 _SCALES = {"hundred": 2, "thousand": 3, "million": 6, "billion": 9, "trillion": 12}
 _LETTER_SCALES = {"k": 3, "m": 6, "b": 9}
+_MOST_PAIRS = 30
+"""Without a limit a list such as 12,34,12,34 would be read to its end from each of its numbers."""
 _NUMBER = re.compile(
     rf"""
     (?: (?<![^\W_])(?<![).]) (?P<minus>{_SIGN})   # after a word or a number it is a dash
@@ -29,7 +31,7 @@ _NUMBER = re.compile(
     (?(currency)|(?<![^\W_]))                     # m2 and CO2 are words
     (?<![0-9]\.)(?P<digits>
         [0-9]{{1,3}}(?:,[0-9]{{3}})+(?![0-9])     # 1,234,567
-      | [0-9]{{1,2}}(?:,[0-9]{{2}})+,[0-9]{{3}}(?![0-9])  # 12,34,567 as written in India
+      | [0-9]{{1,2}}(?:,[0-9]{{2}}){{1,{_MOST_PAIRS}}},[0-9]{{3}}(?![0-9])  # 12,34,567, India
       | [0-9]+
       | (?<![^\W_])(?<!\.)(?=\.[0-9])             # .5
     )
@@ -73,7 +75,7 @@ _MOST_BOXES = 8
 _LONGEST_NUMERATOR = 30
 _UNIT_POWER = re.compile(r"(?<=[A-Za-z)])\^-?[0-9]+")
 _GROUP_SIGN = re.compile(r"(?<=[0-9])[\u00a0\u202f\u2009'\u2019_](?=[0-9]{3}(?![0-9]))")
-_SPACED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?: [0-9]{3})* 000(?![0-9])")
+_SPACED = re.compile(r"(?<![0-9.,])[0-9]{1,3}(?: [0-9]{3}(?![0-9]))++")
 
 
 @dataclass(frozen=True)
@@ -155,7 +157,13 @@ def _plain(text: str) -> str:
     for pattern, plain in _LATEX:
         text = pattern.sub(plain, text)
     text = _GROUP_SIGN.sub(",", _UNIT_POWER.sub("", text))
-    return _SPACED.sub(lambda match: match[0].replace(" ", ","), text)
+    return _SPACED.sub(_joined, text)
+
+
+def _joined(match: re.Match[str]) -> str:
+    # The whole row of numbers is taken at once, so that none of them is read twice.
+    number, zeros, others = match[0].rpartition(" 000")
+    return f"{number}{zeros}".replace(" ", ",") + others
 
 
 def _calculated(match: re.Match[str]) -> str:

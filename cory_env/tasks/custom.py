@@ -13,14 +13,16 @@ from cory_env.tasks.from_data import DataTask
 
 QUERY, REFERENCES = "{query}", "{references}"
 _PLACE = re.compile(re.escape(QUERY) + "|" + re.escape(REFERENCES))
+# A word in braces, but not what LaTeX has behind a command: \boxed{} and \frac{a}{b}.
+_BRACED = re.compile(r"(?<![A-Za-z}])\{\s*[\w.!-]*\s*\}")
 
 
 class CustomTask(DataTask):
     r"""Queries of a file, folder or hub data set; the user names model and reward.
 
     A template is a text with `{query}`; an observer's has `{references}` as well, where the earlier
-    responses stand, one a line. The two characters `\n` in it are a line break. A template may
-    also be the path of a text file that holds it.
+    responses stand, one a line. Any other word in braces is refused. The two characters `\n` in it
+    are a line break. A template may also be the path of a text file that holds it.
     """
 
     name = "custom"
@@ -58,7 +60,7 @@ class CustomTask(DataTask):
             reward: a name, a weighted sum or a callable.
 
         Raises:
-            ValueError: if a template lacks a place, or a keyword is no text.
+            ValueError: if a template lacks a place or has an unknown one, or a keyword is no text.
         """
         super().__init__(data=data, reward=reward)
         for name, value, may_be in (
@@ -116,6 +118,12 @@ def _template(name: str, given: str, *places: str) -> str:
         raise ValueError(
             f"{name} must contain {' and '.join(missing)}, or name a file that does, got "
             f"{text[:200]!r}{no_file if text == given else ''}"
+        )
+    unknown = [word for word in _BRACED.findall(text) if word not in (QUERY, REFERENCES)]
+    if unknown:
+        raise ValueError(
+            f"{name} may have no other words in braces than {' and '.join(places)}, got "
+            f"{unknown[0]!r} in {text[:200]!r}"
         )
     return text.replace("\\n", "\n")
 

@@ -132,6 +132,8 @@ def test_custom_from_a_csv_with_a_local_model(train: Train, tmp_path: Path, mode
             data=tmp_path / "my.csv",
             reward="exact_number",
             queries=2,
+            max_prompt_tokens=64,
+            max_response_tokens=6,
         )
     )
     assert set(rows_of) == {"agent_0"}

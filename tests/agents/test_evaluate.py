@@ -7,6 +7,7 @@ import json
 import shutil
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -69,6 +70,9 @@ def test_a_foreign_model_has_no_kl_without_a_reference(tmp_path: Path) -> None:
     options: dict[str, Any] = {"model": "builtin:target", "task": "target", "queries": 6}
     rows = evaluate(EvalCommand(**options))
     assert rows["agent_0"]["kl"] is None
+    assert rows["agent_0"]["response_tokens"] > 2
+    short = evaluate(EvalCommand(**options, max_response_tokens=2))
+    assert short["agent_0"]["response_tokens"] <= 2
     rows = evaluate(EvalCommand(**options, reference="builtin:target", out=tmp_path / "e.json"))
     assert rows["agent_0"]["kl"] == pytest.approx(0.0, abs=1e-6)
 
@@ -104,6 +108,10 @@ def failing(
         (["--run", "nowhere"], "must be a run folder with a config.json"),
         (["--model", "./nowhere", "--task", "target"], "there is no such folder"),
         (["--model", "builtin:target", "--task", "riddles"], "unknown task"),
+        (
+            ["--model", "builtin:target", "--task", "target", "--max-response-tokens", "500"],
+            "max_prompt_tokens + max_response_tokens must fit the context of 'builtin:target': ",
+        ),
     ],
 )
 def test_bad_input_ends_with_one_sentence(
@@ -166,6 +174,40 @@ def test_queries_of_the_task_or_typed_ones(
     monkeypatch.setattr(sys, "stdin", io.StringIO(""))
     shown = failing(agents.play, ["--run", str(run)], monkeypatch, capsys)
     assert "no query was given" in shown
+
+
+def test_queries_that_are_given_need_no_data(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options: dict[str, Any] = {"model": "builtin:target", "task": "custom", "reward": "target"}
+    options |= {"task_args": "observer_template={query} {references}", "max_prompt_tokens": 32}
+    options["max_response_tokens"] = 8
+    assert play(PlayCommand(**options, query=("a d", "b c"))) == 2
+    monkeypatch.setattr(sys, "stdin", io.StringIO("a d\n"))
+    assert play(PlayCommand(**options)) == 1
+    assert capsys.readouterr().out.count("a d") >= 2
+    with pytest.raises(ValueError, match=r"has no queries of its own: give data"):
+        play(PlayCommand(**options, random=3))
+
+
+def test_a_query_that_is_given_has_its_answer_from_the_data(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "test.csv"
+    path.write_text("query,answer\na d,1\n")
+    command = PlayCommand(
+        model="builtin:target",
+        task="custom",
+        reward="exact_number",
+        data=tmp_path,
+        query=("a d",),
+        n_agents=1,
+        max_prompt_tokens=32,
+        max_response_tokens=8,
+    )
+    assert play(command) == 1
+    with pytest.raises(ValueError, match="exact_number needs queries with a number as answer"):
+        play(replace(command, data=None))
 
 
 def two_models(tmp_path: Path) -> str:

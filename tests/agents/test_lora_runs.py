@@ -438,6 +438,12 @@ def test_settings_that_do_not_fit_are_refused(settings: dict[str, Any], words: s
         config(**settings)
 
 
+def test_a_rank_beyond_the_model_is_refused_before_the_folder_is_claimed(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"lora_rank must be at most 64, .* got 100"):
+        train(config(tmp_path / "run", lora_rank=100))
+    assert not (tmp_path / "run").exists()
+
+
 def test_rank_zero_is_no_adapter() -> None:
     session = session_of(lora_rank=0)
     assert not isinstance(session.learners["agent_0"].actor, AdapterModel)

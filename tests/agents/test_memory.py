@@ -3,20 +3,24 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from transformers import GPT2Config, LlamaConfig
 
 import agents.memory as memory_module
 from agents.config import TrainConfig
+from agents.cost import LIVE_LOGITS
 from agents.header import run_header
 from agents.memory import (
     check_before_loading,
-    estimate,
     kept_by,
     longest_prompt,
     main_memory,
@@ -29,7 +33,7 @@ from agents.models.load import device_named
 from agents.session import resolve_config
 from agents.train import train
 from tests.agents.runs import config, session_of
-from tests.agents.tiny import tiny_actor
+from tests.agents.tiny import VOCABULARY, tiny_actor, tiny_reference
 
 Room = Callable[[float | None], None]
 
@@ -133,7 +137,7 @@ def test_an_estimate_counts_models_gradients_and_moments() -> None:
     session = session_of(task="target")
     agent = sum(p.numel() * 4 for p in session.learners["agent_0"].actor.parameters())
     plain = agent - 4 * (64 + 1)  # the reference has no value head
-    device = estimate(session).device
+    device = session.memory.device
     assert device["references"] == plain
     assert device["moments"] == 2 * 2 * agent
     assert device["weights"] == 2 * agent
@@ -142,7 +146,7 @@ def test_an_estimate_counts_models_gradients_and_moments() -> None:
 def test_adapters_on_one_base_need_no_reference_and_few_moments() -> None:
     pytest.importorskip("peft")
     session = session_of(task="target", lora_rank=2)
-    found = estimate(session)
+    found = session.memory
     base = sum(p.numel() * 4 for p in session.loaded["agent_0"].model.parameters())
     own = sum(p.numel() * 4 for p in session.learners["agent_0"].actor.parameters())
     assert found.device["references"] == 0
@@ -179,6 +183,58 @@ def test_where_the_system_says_nothing_the_header_says_what_is_foreseen(
     assert re.search(r"memory   about [0-9.]+ GB on cpu, most in", text)
 
 
+class LiveLogits(TorchDispatchMode):
+    """Counts the bytes of tensors over a vocabulary that are alive at once, weights apart."""
+
+    def __init__(self, vocabulary: int, weights: Iterable[torch.Tensor]) -> None:
+        super().__init__()
+        self.vocabulary = vocabulary
+        self.own = {weight.untyped_storage().data_ptr() for weight in weights}
+        self.alive: dict[int, tuple[int, int]] = {}
+        self.peak = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, torch.Tensor) and tensor.shape[-1:] == (self.vocabulary,):
+                storage = tensor.untyped_storage()
+                if storage.data_ptr() not in self.own and id(tensor) not in self.alive:
+                    self.alive[id(tensor)] = (storage.data_ptr(), storage.nbytes())
+                    weakref.finalize(tensor, self.alive.pop, id(tensor), None)
+        self.peak = max(self.peak, sum(dict(self.alive.values()).values()))
+        return result
+
+
+def peak_of_logits(positions: int) -> int:
+    """Bytes of logits that an agent's statistics and their gradient hold at most."""
+    actor, reference = tiny_actor(), tiny_reference()
+    rng = torch.Generator().manual_seed(0)
+    hidden = torch.randn(positions, 16, generator=rng).requires_grad_()
+    counted = LiveLogits(VOCABULARY, [*actor.parameters(), *reference.parameters()])
+    with counted:
+        found = actor.statistics(
+            hidden,
+            torch.randint(VOCABULARY, (positions,), generator=rng),
+            0.7,
+            reference=reference,
+            ref_hidden=torch.randn(positions, 16, generator=rng),
+        )
+        (found.logprobs + found.entropy + found.kl).sum().backward()
+    assert hidden.grad is not None
+    return counted.peak
+
+
+@pytest.mark.case(48)
+def test_no_more_logits_are_alive_than_are_foreseen(monkeypatch: pytest.MonkeyPatch) -> None:
+    piece = 5 * VOCABULARY * 4  # five positions
+    monkeypatch.setattr("agents.models.language_model.LOGITS_BYTES", piece)
+    few, many = peak_of_logits(20), peak_of_logits(200)
+    assert few == many  # however many positions there are
+    assert 3 * piece <= many <= LIVE_LOGITS * piece
+    monkeypatch.setattr("agents.models.language_model.LOGITS_BYTES", 100 * piece)
+    assert peak_of_logits(200) > LIVE_LOGITS * piece  # in one piece they would be more
+
+
 # Refusals.
 
 
@@ -191,10 +247,29 @@ def test_too_little_memory_is_refused_before_the_folder_is_claimed(
     message = str(refusal.value)
     assert "about 0.6 GB are needed (libraries 0.6 GB" in message
     assert "0.3 GB are available" in message
-    assert "lora_rank" in message
+    assert "no setting changes that, it takes a smaller model or more memory" in message
     assert "memory_check=False" in message
     assert "\n" not in message
     assert not (tmp_path / "run").exists()
+
+
+def test_a_batch_too_large_is_refused_before_its_episodes_are_made(
+    room: Room, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def made(*_: object) -> None:
+        raise AssertionError("20 million episodes were made")
+
+    session = session_of(task="target")
+    monkeypatch.setattr("agents.session.ResponseVectorEnv", made)
+    room(64e9)
+    with pytest.raises(ValueError, match="not enough memory foreseen") as refusal:
+        train(config(tmp_path / "run", task="target", batch_size=40_000_000))
+    found = re.search(r"enough would be batch_size (\d+);", str(refusal.value))
+    assert found is not None, refusal.value
+    # What is advised fits, and twice as much does not.
+    for size, fits in ((int(found[1]), True), (2 * int(found[1]), False)):
+        smaller = replace(session, config=replace(session.config, batch_size=size))
+        assert (smaller.memory.total <= 64e9) is fits
 
 
 def test_the_refusal_can_be_turned_off(room: Room) -> None:

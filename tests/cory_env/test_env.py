@@ -29,6 +29,8 @@ from cory_env.records import Query
 from cory_env.registration import environment_id
 from cory_env.rewards import RewardError
 from cory_env.tasks import TASKS
+from cory_env.tasks.custom import CustomTask
+from cory_env.tasks.target import letter_tokenizer
 from tests.cory_env.games import AD, HIDDEN_AD, TOKEN, action, observed, play
 from tests.cory_env.tasks import small_data
 
@@ -452,6 +454,18 @@ def test_a_given_query_may_be_text_or_a_query() -> None:
         game.reset(options={"query": 3})
     with pytest.raises(ValueError, match="two letters"):
         game.reset(options={"query": "hello"})
+
+
+def test_a_game_without_a_split_needs_no_data() -> None:
+    game = cory_v0.raw_env(
+        CustomTask(reward="target"), tokenizer=letter_tokenizer(), split=None, max_prompt_tokens=64
+    )
+    with pytest.raises(ValueError, match=r"reset must name options\['query'\]"):
+        game.reset(seed=0)
+    game.reset(seed=0, options={"query": "a d"})
+    assert game.episode.query == Query("a d")
+    with pytest.raises(ValueError, match="has no queries of its own: give data"):
+        cory_v0.raw_env(CustomTask(reward="target"), tokenizer=letter_tokenizer())
 
 
 @pytest.mark.parametrize("touched", [True, False])

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from cory_env.episode import Episode
 from cory_env.records import Query
+from cory_env.rewards.base import RewardError
 from cory_env.tasks.target import letter_tokenizer
 from cory_env.tokens import as_tokenizer
 from tests.cory_env.games import AD, END, HIDDEN_AD, TOKEN, action, ids, rules
@@ -234,6 +235,27 @@ def test_what_can_not_be_done_is_refused() -> None:
     for scores in ([1.0], [1.0, 2.0, 3.0], np.zeros((2, 1))):
         with pytest.raises(ValueError, match="scores must be one for each of 2 seats"):
             game.settle(scores)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("matrix", "others", "message"),
+    [
+        ([[1e300, 1], [0, 1]], None, r"must be finite numbers, got \[inf, 1e\+90\]"),
+        ([[1e300, -1e300], [0, 1]], None, r"must be finite numbers, got \[nan, 1e\+90\]"),
+        ([[1, 0], [0, 1e20]], None, r"must be numbers up to 1e\+100, got \[1e\+90, 1e\+110\]"),
+        ([[1, 1e300], [0, 1]], [1e90, 1e90], r"must be finite numbers, got \[inf, 1e\+90\]"),
+    ],
+)
+def test_payoffs_too_large_to_be_averaged_are_named(
+    matrix: list[list[float]], others: list[float] | None, message: str
+) -> None:
+    game = episode(reward_mixing=matrix)
+    game.submit(action("a"))
+    game.submit(action("b"))
+    with pytest.raises(RewardError, match=message):
+        game.settle([1e90, 1e90], others=others)
+    assert not game.settled
 
 
 def test_solo_is_over_after_one_turn() -> None:

@@ -88,5 +88,14 @@ def test_a_callable_that_gives_something_else_is_named(payoffs: Any) -> None:
         mixing(lambda _: payoffs, 2)(np.zeros(2))
 
 
+@pytest.mark.filterwarnings("error")
+def test_payoffs_that_overflow_print_no_warning() -> None:
+    scores = np.array([1.5e308, 1.5e308])
+    # Those of a matrix are refused by the episode, those of a function at once.
+    assert mixing("sum", 2)(scores).tolist() == [np.inf, np.inf]
+    with pytest.raises(ValueError, match="reward_mixing must give 2 finite payoffs"):
+        mixing(lambda row: [row.sum()] * 2, 2)(scores)
+
+
 def test_a_mixing_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(mixing("sum", 2)))(np.ones(2)).tolist() == [2.0, 2.0]

@@ -49,6 +49,17 @@ def test_fixed_alternate_and_random_orders() -> None:
     assert random != orders(schedule("random", seed=4), 60)
 
 
+def test_without_queries_every_deal_is_given_one() -> None:
+    made = EpisodeSchedule(None, AGENTS, "alternate", 3)
+    with pytest.raises(ValueError, match=r"reset must name options\['query'\]"):
+        made.deal()
+    for turn in range(2):
+        assert made.deal(QUERIES[turn]) == (QUERIES[turn], AGENTS[turn:] + AGENTS[:turn])
+        made.played()
+    with pytest.raises(ValueError, match="queries must hold at least one query"):
+        EpisodeSchedule([], AGENTS, "fixed", 3)
+
+
 def test_a_given_query_leaves_the_due_one_due_and_holds_for_one_episode() -> None:
     made, other = schedule(), Query("other")
     due = made.deal()[0]

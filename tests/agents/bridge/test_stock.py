@@ -1,4 +1,4 @@
-"""Tests of agents/bridge/stock.py: stock PPO at token level is our PPO at response level."""
+"""Tests of agents/bridge/stock/: stock PPO at token level is our PPO at response level."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
-from transformers import PreTrainedModel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from agents.models.adapters import AdapterActorCritic, AdapterModel, recompute_activations
 from agents.models.shared_base import AdapterShape, SharedBase
@@ -114,6 +114,30 @@ def test_layers_that_are_not_there_are_named(name: str) -> None:
     base = SharedBase(tiny_model("llama"))
     with pytest.raises(ValueError, match=rf"lora_targets .* got '{name}'; its layers are .*q_proj"):
         base.add("agent_0", AdapterShape(2, 4.0, ("q_proj", name)))
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_rank_beyond_the_layers_is_refused_before_anything_is_changed(family: str) -> None:
+    # Two layers of 16 units; the feed-forward part is wider on one side only.
+    base = SharedBase(tiny_model(family))
+    before = list(base.model.state_dict())
+    shape = AdapterShape(17, 34.0, ("auto",))
+    with pytest.raises(ValueError, match=r"lora_rank must be at most 16, .* \(.*\), got 17"):
+        base.add("agent_0", shape)
+    assert list(base.model.state_dict()) == before
+    for agent in ("agent_0", "agent_1"):  # the second is put on layers that have one already
+        base.add(agent, AdapterShape(16, 32.0, ("auto",)))
+    with pytest.raises(ValueError, match="lora_rank must be at most 16"):
+        base.add("agent_2", shape)
+
+
+def test_layers_that_are_narrower_than_others_may_be_exceeded() -> None:
+    settings = tiny_model("llama").config.to_dict() | {"num_key_value_heads": 1}
+    model = LlamaForCausalLM(LlamaConfig(**settings))  # keys of one head: 8 of 16 units
+    base = SharedBase(model)
+    base.add("agent_0", AdapterShape(16, 32.0, ("k_proj", "q_proj")))
+    with pytest.raises(ValueError, match=r"lora_rank must be at most 8, .*k_proj\), got 16"):
+        base.add("agent_1", AdapterShape(16, 32.0, ("k_proj",)))
 
 
 @pytest.mark.case(36)

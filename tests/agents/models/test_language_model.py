@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, GPT2Config, GPT2LMHeadModel
+from transformers.modeling_utils import logger
 
 from agents.models import ActorCritic, LanguageModel
 from tests.agents.tiny import VOCABULARY, padded, tiny_actor, tiny_model
@@ -151,3 +153,23 @@ def test_an_architecture_without_a_key_value_cache_is_refused() -> None:
     model = AutoModelForCausalLM.from_config(tiny_config("MambaConfig", state_size=4))
     with pytest.raises(ValueError, match="model of type 'mamba' is not supported"):
         LanguageModel(model, 16)
+
+
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_a_token_like_the_padding_token_makes_no_noise(
+    family: str, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The library warns once a process: it has to be asked to do so again.
+    monkeypatch.setattr(logger, "warning_once", logger.warning)
+    monkeypatch.setattr(logging.getLogger("transformers"), "propagate", True)
+    actor = tiny_actor(family)
+    pad = actor.model.config.pad_token_id
+    with caplog.at_level(logging.WARNING):
+        actor.trunk(torch.tensor([[pad, 5, pad]]), None)
+    assert not caplog.records
+    del actor.model.base_model.warn_if_padding_and_no_attention_mask
+    with caplog.at_level(logging.WARNING):
+        actor.model.base_model.warn_if_padding_and_no_attention_mask(
+            torch.tensor([[pad, 5, pad]]), None
+        )
+    assert caplog.records

@@ -54,6 +54,8 @@ def test_a_csv_file_may_quote_commas_and_new_lines(tmp_path: Path) -> None:
         ("q.csv", "text,answer\na,b\n", "q.csv, line 1: no column 'query', got columns"),
         ("q.csv", "query,answer\na,b\n,c\n", "q.csv, line 3: 'query' must be text"),
         ("q.csv", "query\na,b\n", "q.csv, line 2: more fields than columns"),
+        ("q.csv", "query,answer,x\na,b,c\n\na,b\n", "q.csv, line 4: fewer fields than columns"),
+        ("q.csv", "answer,query\n1\n", "q.csv, line 2: fewer fields than columns"),
         ("q.csv", 'query\nb\n"a\n', "line 4: broken CSV"),  # where the open field ends
         ("q.csv", "query,query\na,b\n", "line 1: column 'query' is there twice"),
         ("q.csv", "query;x\na;b\n", "columns are separated by commas"),

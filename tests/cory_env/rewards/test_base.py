@@ -222,7 +222,7 @@ def test_a_single_reward_has_no_parts() -> None:
 
 
 def test_a_sum_that_overflows_is_named() -> None:
-    reward = WeightedReward(((1e300, gives([1e300] * 3)),))
+    reward = WeightedReward(((1e300, gives([1e99] * 3)),))
     with pytest.raises(RewardError, match="WeightedReward must give finite numbers, got inf"):
         score_batch(reward, QUERIES, RESPONSES)
 
@@ -270,6 +270,41 @@ def test_a_score_that_is_no_finite_number_is_named(bad: Any) -> None:
     message = r"finite numbers, got .* for query 'q1' and response 'x'"
     with pytest.raises(RewardError, match=message):
         checked_scores(gives([1.0, bad, 2.0]), QUERIES, RESPONSES)
+
+
+@pytest.mark.parametrize("bad", [1e308, -1e101, 10**200])
+def test_a_score_too_large_to_be_averaged_is_named(bad: float) -> None:
+    message = r"gives.* must give numbers up to 1e\+100, got .* for query 'q1' and response 'x'"
+    with pytest.raises(RewardError, match=message):
+        checked_scores(gives([1.0, bad, 2.0]), QUERIES, RESPONSES)
+    assert checked_scores(gives([1e100, -1e100, 0.0]), QUERIES, RESPONSES).tolist()[:2] == [
+        1e100,
+        -1e100,
+    ]
+
+
+def spoiling(queries: list[Query], responses: list[str]) -> list[float]:
+    """Lengths; afterwards its arguments are empty."""
+    lengths = [float(len(text)) for text in responses]
+    queries.clear()
+    responses.clear()
+    return lengths
+
+
+@pytest.mark.parametrize("reward", [spoiling, WeightedReward(((1.0, spoiling), (0.0, length)))])
+def test_what_a_reward_does_to_its_arguments_does_not_reach_the_game(reward: Any) -> None:
+    queries, responses = list(QUERIES), list(RESPONSES)
+    assert score_batch(reward, queries, responses).scores.tolist() == [1.0, 1.0, 0.0]
+    assert (queries, responses) == (list(QUERIES), list(RESPONSES))
+
+
+def test_a_reward_that_empties_its_arguments_and_raises_is_named() -> None:
+    def broken(queries: list[Query], responses: list[str]) -> list[float]:
+        spoiling(queries, responses)
+        return [1.0 / len(queries)]
+
+    with pytest.raises(RewardError, match=r"broken raised ZeroDiv.*query 'q\d' and response"):
+        checked_scores(broken, list(QUERIES), list(RESPONSES))
 
 
 @pytest.mark.parametrize(

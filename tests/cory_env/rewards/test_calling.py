@@ -98,6 +98,23 @@ def test_sizes_of_calls(options: dict[str, Any], asked: list[int]) -> None:
     assert sorted(row for rows in reward.asked for row in rows) == RESPONSES
 
 
+@pytest.mark.parametrize("timeout", [None, WAIT])
+def test_a_second_try_gets_what_the_first_one_spoiled(timeout: float | None) -> None:
+    tries = []
+
+    def spoiling(queries: list[Query], responses: list[str]) -> list[float]:
+        scores = number(queries, responses)
+        tries.append(len(responses))
+        queries.clear()
+        responses.clear()
+        if len(tries) == 1:
+            raise RuntimeError("not yet")
+        return scores
+
+    assert scores_of(spoiling, retries=1, timeout=timeout) == EXPECTED
+    assert tries == [7, 7]
+
+
 @settings(max_examples=40)
 @given(
     st.lists(st.integers(0, 5), max_size=12),

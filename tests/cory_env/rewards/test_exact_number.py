@@ -325,3 +325,34 @@ def test_numbers_are_equal_by_value(one: str, other: str, equal: bool) -> None:
 def test_no_long_text_raises(text: str) -> None:
     number = extract_number(text)
     assert number is None or number.is_finite()
+
+
+@pytest.mark.parametrize(
+    ("piece", "number"),
+    [
+        ("12,34,", "34"),  # might be the beginning of 12,34,567
+        ("12,", "12"),
+        ("123 ", "123"),  # might be the beginning of 123 123 000
+        ("#### 123 ", "123"),
+        ("answer: 1 * ", "1"),
+    ],
+)
+def test_no_number_of_a_long_list_is_read_over_and_over(piece: str, number: str) -> None:
+    # 300,000 characters: a pass that grew with the square of the length would take minutes.
+    assert extract_number(piece * (300_000 // len(piece))) == Decimal(number)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("#### 1 000 000", "1000000"),
+        ("#### 1 000 234", "1000"),  # a plain space only in front of a last 000
+        ("#### 1 234 000 567", "1234000"),
+        ("#### 1 000 1234", "1000"),
+        ("#### 123 456", "123"),
+        ("#### 1234 000", "1234"),
+        ("#### 12,34,56,78,90,123 or 4", "1234567890123"),
+    ],
+)
+def test_groups_of_digits_are_joined_as_far_as_they_are_one_number(text: str, number: str) -> None:
+    assert extract_number(text) == Decimal(number)

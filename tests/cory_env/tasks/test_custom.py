@@ -96,6 +96,12 @@ def test_what_a_query_or_a_response_spells_is_no_place() -> None:
     assert task.prompt("observer", query, ("{query}",)) == '{"q": "{references}", "r": "{query}"}'
 
 
+def test_braces_of_other_languages_stay_as_they_are() -> None:
+    template = r'{query} {"n": 3} {x, y} \boxed{} \boxed{answer} \frac{a}{b}'
+    task = CustomTask(pioneer_template=template)
+    assert task.prompt("pioneer", Query("2 + 2"), ()) == f"2 + 2{template.removeprefix('{query}')}"
+
+
 def test_a_template_may_be_a_file(tmp_path: Path) -> None:
     path = tmp_path / "ask.txt"
     path.write_text("Question, please: {query}\nAnswer:\n")
@@ -116,6 +122,15 @@ def test_a_template_may_be_a_file(tmp_path: Path) -> None:
         ({"pioneer_template": "nowhere.txt"}, r"got 'nowhere.txt', and there is no such file"),
         ({"pioneer_template": "{query} {references}"}, "must not contain {references}"),
         ({"pioneer_template": 3}, "pioneer_template must be text, got 3"),
+        ({"pioneer_template": "{query} {0}"}, r"no other words .* than \{query\}, got '\{0\}'"),
+        ({"pioneer_template": "{query} {}"}, r"pioneer_template may have no .*, got '\{\}' in"),
+        ({"pioneer_template": "{query} { query }"}, r"got '\{ query \}' in '\{query\} \{ query"),
+        ({"pioneer_template": "{query} {query!r}"}, r"got '\{query!r\}'"),
+        ({"pioneer_template": "{query} {Query}"}, r"got '\{Query\}'"),
+        (
+            {"observer_template": "{query} {references} {reference}"},
+            r"observer_template may have .* \{query\} and \{references\}, got '\{reference\}'",
+        ),
         ({"observer_template": "{query}"}, r"observer_template must contain \{references\}, or"),
         ({"observer_template": "x"}, r"must contain \{query\} and \{references\}, or"),
         ({"query_column": 3}, "query_column must be text, got 3"),
