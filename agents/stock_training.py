@@ -13,6 +13,7 @@ from agents.bridge.stock import PREFIX, StockIterations, StockLearner, StockTeam
 from agents.bridge.vector_env import ResponseVectorEnv
 from agents.curves import draw_curves
 from agents.evaluation import Evaluated
+from agents.guards import NonFiniteError
 from agents.run_folder import RunFolder
 from agents.session import Session, response_policy
 from agents.training import Training
@@ -107,6 +108,8 @@ class StockTraining(Training):
     def _rescue(self, error: Exception) -> None:
         if not self._off_policy:
             super()._rescue(error)
+        elif isinstance(error, NonFiniteError):
+            self.folder.save_failed_batch(error)
 
     def _stopped(self) -> str:
         if not self._off_policy:

@@ -16,7 +16,7 @@ import tyro
 
 from agents.command_line import run_command
 from agents.config import TrainConfig
-from benchmarks.pages import Interval, interval, markdown, write_part
+from benchmarks.pages import Interval, check_parts, interval, markdown, write_part
 from benchmarks.sweep import Run
 from benchmarks.target_runs import (
     AGENTS,
@@ -168,6 +168,9 @@ class Influence(StoredBenchmark):
 
 def run(asked: Influence) -> int:
     """Train, and say or write what came of it; returns the exit status."""
+    page = asked.docs / "influence.md"
+    if asked.write:
+        check_parts([page], COMMAND)
     runs, status = finished_runs(asked, wanted(asked.seeds, iterations=asked.iterations))
     if not runs:
         return status
@@ -175,7 +178,7 @@ def run(asked: Influence) -> int:
     print(text)
     if asked.write and status == 0:
         draw(runs, asked.docs / FIGURE)
-        write_part(asked.docs / "influence.md", COMMAND, text)
+        write_part(page, COMMAND, text)
     return status
 
 

@@ -18,7 +18,7 @@ from agents.command_line import run_command
 from agents.config import TrainConfig, resolved
 from agents.learners import LEARNERS
 from agents.learners.combinations import refusal
-from benchmarks.pages import markdown, write_part
+from benchmarks.pages import check_parts, markdown, write_part
 from benchmarks.sweep import Run
 from benchmarks.target_runs import (
     SEATS,
@@ -26,6 +26,7 @@ from benchmarks.target_runs import (
     by_seed,
     cell,
     finished_runs,
+    number,
     pair,
     settings_line,
     target_name,
@@ -80,13 +81,16 @@ def figures(runs: Mapping[str, Run], learner: str, method: str, seeds: int) -> l
 def costs(runs: Mapping[str, Run], learner: str, method: str) -> list[str]:
     """What a run took, the median over the seeds."""
     own = [
-        run.last
+        run
         for run in runs.values()
         if run.name == target_name(KAPPA, method, learner, run.config["seed"])
     ]
     if not own:
         return ["–"] * len(COSTS)
-    return [form.format(statistics.median(x[key] for x in own)) for key, form in COSTS.values()]
+    return [
+        form.format(statistics.median(number(r, r.last, key) for r in own))
+        for key, form in COSTS.values()
+    ]
 
 
 def table(runs: Mapping[str, Run], method: str, seeds: int) -> str:
@@ -146,13 +150,15 @@ class Learners(StoredBenchmark):
 
 def run(asked: Learners) -> int:
     """Train, and say or write what came of it; returns the exit status."""
+    folder = asked.docs / "learners"
+    if asked.write:
+        check_parts([folder / f"{name}.md" for name in ("README", *LEARNERS)], COMMAND)
     runs, status = finished_runs(asked, wanted(asked.seeds, iterations=asked.iterations))
     if not runs:
         return status
     text = report(runs, asked.seeds)
     print(text)
     if asked.write and status == 0:
-        folder = asked.docs / "learners"
         write_part(folder / "README.md", COMMAND, text)
         for learner in LEARNERS:
             write_part(folder / f"{learner}.md", COMMAND, result(runs, learner, asked.seeds))

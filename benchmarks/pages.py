@@ -85,19 +85,34 @@ def between_marks(text: str, command: str, body: str) -> str:
     return f"{before}{mark}\n\n{body.strip()}\n\n{END}{after}"
 
 
+def check_parts(pages: Sequence[Path], command: str) -> None:
+    """Refuse pages that a command could not write to, before it works for hours.
+
+    Raises:
+        ValueError: if a page or its marks are not there.
+    """
+    for page in pages:
+        _written(page, command, "")
+
+
 def write_part(page: Path, command: str, body: str) -> None:
     """Put what a command makes between its marks on a page.
 
     Raises:
         ValueError: if the page or the marks are not there.
     """
+    text, new = _written(page, command, body)
+    if new != text:
+        write_text(page, new)
+
+
+def _written(page: Path, command: str, body: str) -> tuple[str, str]:
+    """A page before and after."""
     try:
         text = page.read_text(encoding="utf-8")
     except OSError as error:
         raise ValueError(f"page {page} cannot be read: {error.strerror}") from error
     try:
-        new = between_marks(text, command, body)
+        return text, between_marks(text, command, body)
     except ValueError as error:
         raise ValueError(f"{page}: {error}") from error
-    if new != text:
-        write_text(page, new)

@@ -130,9 +130,18 @@ class Store:
             return None
         config = _stored_config(run.config_file)
         rows = read_lines(run.metrics_file)
-        if not rows or rows[-1].get("iteration") != config.get("iterations"):
+        if not rows or not isinstance(rows[-1], dict):
             return None
-        return Run(name, config, run.initial(), rows[-1])
+        if rows[-1].get("iteration") != config.get("iterations"):
+            return None
+        try:
+            initial = run.initial()
+        except (OSError, ValueError) as error:
+            raise ValueError(
+                f"store cannot read the evaluation before training of {name}: {error}; remove its "
+                f"folder from {self.folder}, and the same command trains it again"
+            ) from error
+        return Run(name, config, initial, rows[-1])
 
     def runs(self) -> dict[str, Run]:
         """The finished runs, by name, in the order of the wanted ones."""

@@ -70,8 +70,23 @@ def by_seed(
         seed = run.config["seed"]
         if run.name == target_name(kappa, method, algorithm, seed):
             keys = [metric.replace("A", agent, 1) for agent in AGENTS]
-            found[seed] = tuple(float(run.last[key]) for key in keys)
+            found[seed] = tuple(number(run, run.last, key) for key in keys)
     return found
+
+
+def number(run: Run, row: Mapping[str, Any], key: str) -> float:
+    """A number that a run's folder must hold.
+
+    Raises:
+        ValueError: naming the run, if it is not there.
+    """
+    value = row.get(key)
+    if not isinstance(value, int | float):
+        raise ValueError(
+            f"run {run.name} must hold a number {key}, got {value!r}: remove its folder from the "
+            f"store, and the same command trains it again"
+        )
+    return float(value)
 
 
 def pair(found: Mapping[int, Sequence[float]]) -> dict[int, float]:
@@ -93,11 +108,11 @@ def settings_line(runs: Mapping[str, Run]) -> str:
     names = ("iterations", "batch_size", "learning_rate", "learning_rate_schedule", "kl_coef")
     shown = {n: sorted({str(config[n]) for config in configs}) for n in names}
     told = ", ".join(f"`{name}` {' or '.join(values)}" for name, values in shown.items())
-    responses = sorted({run.last["scored_responses"] for run in runs.values()})
-    seconds = sum(run.last["seconds"] for run in runs.values())
+    responses = sorted({number(r, r.last, "scored_responses") for r in runs.values()})
+    seconds = sum(number(r, r.last, "seconds") for r in runs.values())
     before = {
         name: statistics.fmean(
-            r.initial[f"{seat.replace('A', agent, 1)}/score"]
+            number(r, r.initial, f"{seat.replace('A', agent, 1)}/score")
             for r in runs.values()
             for agent in AGENTS
         )
@@ -105,7 +120,7 @@ def settings_line(runs: Mapping[str, Run]) -> str:
     }
     scored = ", ".join(f"{value:.2f} {name}" for name, value in before.items())
     return (
-        f"{len(runs)} runs with {told}; {' or '.join(f'{r:,}' for r in responses)} scored "
+        f"{len(runs)} runs with {told}; {' or '.join(f'{r:,.0f}' for r in responses)} scored "
         f"responses each; {seconds / 60:.0f} minutes of one thread in all. "
         f"Before training the agents score {scored}."
     )
@@ -136,6 +151,8 @@ class StoredBenchmark:
     def __post_init__(self) -> None:
         if self.seeds < 2:
             raise ValueError(f"seeds must be at least 2, for an interval, got {self.seeds}")
+        if self.store.exists() and not self.store.is_dir():
+            raise ValueError(f"store must be a folder, got the file {self.store}")
         if self.write and not self.docs.is_dir():
             raise ValueError(f"docs must be the folder of the documentation, got {self.docs}")
 

@@ -14,6 +14,7 @@ from transformers import AutoModelForCausalLM
 from agents.bridge.stock import ALGORITHMS, networks
 from agents.bridge.stock.cache import TurnCache
 from agents.config import TrainConfig
+from agents.guards import NonFiniteError
 from agents.stock_training import StockTraining, is_stock
 from agents.train import train
 from agents.trained import open_agents
@@ -182,3 +183,38 @@ def test_other_methods_play_too(tmp_path: Path, method: str, agents: int) -> Non
         own = {"solo", "independent", "cory_exact"}
         last = f"agent_{agents - 1}"
         assert paid[last] == pytest.approx(scores[last] if method in own else sum(scores.values()))
+
+
+@pytest.mark.filterwarnings("ignore:std():UserWarning")
+def test_weights_that_became_nan_within_an_update_end_the_run_with_a_sentence(
+    tmp_path: Path,
+) -> None:
+    # Tianshou's PPO divides by the standard deviation of one number, and then meets its own NaN.
+    out, settings = tmp_path / "run", {"batch_size": 2, "max_response_tokens": 1}
+    with pytest.raises(NonFiniteError, match="the update of agent_0 in iteration 1 diverged"):
+        train(config(out, algorithm="tianshou:PPO", update_epochs=2, **settings))
+    assert (out / "failed_batch").is_dir()
+
+
+def test_a_replay_that_diverges_leaves_its_responses(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    with pytest.raises(NonFiniteError, match="diverged"):
+        run(out, "DQN", learning_rate=1e30)
+    assert (out / "failed_batch").is_dir()
+
+
+@pytest.mark.parametrize("settings", [{"dtype": "bfloat16"}, {"autocast": "bfloat16"}])
+@pytest.mark.parametrize("name", ["DQN", pytest.param("DiscreteSAC", marks=pytest.mark.slow)])
+def test_a_replay_learns_in_half_precision(
+    tmp_path: Path, name: str, settings: dict[str, Any]
+) -> None:
+    result = run(tmp_path / "run", name, iterations=1, eval_queries=2, **settings)
+    assert result.finished and result.metrics[-1]["agent_0/value_loss"] is not None
+
+
+@pytest.mark.parametrize("name", ["NPG", "TRPO"])
+def test_the_kl_of_untouched_weights_is_zero_with_the_other_attention(
+    tmp_path: Path, name: str
+) -> None:
+    result = run(tmp_path / "run", name, iterations=1, batch_size=8, eval_queries=2)
+    assert result.metrics[0]["agent_0/kl"] == result.metrics[0]["agent_1/kl"] == 0.0

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.pages import T_975, between_marks, interval, markdown, write_part
+from benchmarks.pages import T_975, between_marks, check_parts, interval, markdown, write_part
 
 PAGE = "# A\n\n<!-- made by me: begin -->\nold\n<!-- end -->\nrest\n"
 
@@ -79,3 +79,14 @@ def test_a_page_is_written(tmp_path: Path) -> None:
     assert "\n\nnew\n\n" in (tmp_path / "page.md").read_text()
     with pytest.raises(ValueError, match="cannot be read"):
         write_part(tmp_path / "other.md", "me", "new")
+
+
+def test_pages_are_looked_at_before_the_work(tmp_path: Path) -> None:
+    whole, other = tmp_path / "whole.md", tmp_path / "other.md"
+    whole.write_text(PAGE)
+    other.write_text("no marks")
+    check_parts([whole], "me")
+    for pages in ([whole, other], [whole, tmp_path / "none.md"]):
+        with pytest.raises(ValueError, match=r"other\.md|none\.md"):
+            check_parts(pages, "me")
+    assert whole.read_text() == PAGE

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -206,3 +207,27 @@ def test_worker_processes_train_the_same(trained: Store, tmp_path: Path) -> None
     assert tally.done == 2 and list(tally.failures) == ["broken"]
     for name in ("seed0", "seed1"):
         assert rows(store, name) == rows(trained, name)
+
+
+@pytest.mark.parametrize("text", [None, "{cut"])
+def test_a_damaged_first_evaluation_is_named(
+    trained: Store, tmp_path: Path, text: str | None
+) -> None:
+    shutil.copytree(trained.folder, tmp_path / "store")
+    store = Store(tmp_path / "store", trained.wanted)
+    name = next(iter(trained.wanted))
+    file = store.folder / name / "eval_initial.json"
+    file.unlink() if text is None else file.write_text(text)
+    with pytest.raises(ValueError, match=f"evaluation before training of {name}"):
+        store.runs()
+
+
+@pytest.mark.parametrize("line", ["3", "[1]"])
+def test_a_log_of_something_else_is_no_finished_run(
+    trained: Store, tmp_path: Path, line: str
+) -> None:
+    shutil.copytree(trained.folder, tmp_path / "store")
+    store = Store(tmp_path / "store", trained.wanted)
+    name = next(iter(trained.wanted))
+    (store.folder / name / "metrics.jsonl").write_text(line + "\n")
+    assert name not in store.runs()

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -100,3 +101,17 @@ def test_flags_are_checked_before_any_work(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="docs must be the folder of the documentation"):
         Influence(write=True, docs=tmp_path / "none")
     assert TrainConfig(iterations=Influence().iterations)
+
+
+@pytest.mark.parametrize("value", [None, "1"])
+def test_a_number_that_a_folder_does_not_hold_is_named(value: object) -> None:
+    run = run_of(target_name(0.5, "cory", "ppo", 0), 0, (0.1, 0.2))
+    broken = replace(run, last={**run.last, "eval/agent_1/score": value})
+    with pytest.raises(ValueError, match="seed0 must hold a number eval/agent_1/score"):
+        by_seed({run.name: broken}, "eval/A/score", 0.5, "cory")
+
+
+def test_a_store_is_a_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ValueError, match="store must be a folder, got the file"):
+        Influence(store=tmp_path / "file")

@@ -89,6 +89,7 @@ class NPG(StockLearner):
     """
 
     traits = Traits(reads=GAE, nested=False, single_pass=True)
+    twice_differentiated = True
     value_losses = ("vf_loss",)
 
     step: ClassVar[float] = 0.1
@@ -99,8 +100,10 @@ class NPG(StockLearner):
         return self._natural(npg.NPG, action_space, trust_region_size=self.step)
 
     def _natural(self, kind: Any, action_space: Space, **settings: Any) -> Algorithm[Any, Any]:
-        # They differentiate twice, for which the fused kernels of attention have no formula.
-        self.actor.model.set_attn_implementation("eager")
+        # The reference as well: a KL of rounding would be all there is to learn from where payoffs
+        # are equal, and the stock algorithm scales whatever there is to one.
+        for model in (self.actor.model, self.reference.model):
+            model.set_attn_implementation("eager")
         algorithm: Algorithm[Any, Any] = kind(
             policy=self.token_policy(action_space),
             critic=TokenCritic(self.actor, head_only=True),

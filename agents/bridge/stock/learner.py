@@ -35,6 +35,8 @@ class StockLearner(Learner):
     """Whether it learns from a replay of earlier iterations."""
     greedy: ClassVar[bool] = False
     """Whether the network's outputs are values, of whose largest its policy writes the token."""
+    twice_differentiated: ClassVar[bool] = False
+    """Whether its gradients are differentiated again, which fused kernels of attention cannot."""
     clips_gradient: ClassVar[bool] = False
     """Whether it has a largest norm of the gradient."""
     policy_loss: ClassVar[str | None] = "actor_loss"
@@ -170,6 +172,13 @@ class StockLearner(Learner):
             return f"it runs in one process, got {n_processes}"
         if cls.off_policy and config.resume:
             return "its replay is not kept, so it cannot be resumed: begin again in a new folder"
+        if cls.off_policy and (named := check_named(config.stop_on)):
+            return f"it measures no {named} while it trains: stop_on must not name it"
+        if cls.twice_differentiated and config.dtype == "float64":
+            return (
+                "its attention is the library's plain one, which makes NaN of padding in double "
+                "precision: dtype must be another than float64"
+            )
         return None
 
     # What is logged.
@@ -200,6 +209,12 @@ class StockLearner(Learner):
     def loss(self, scored: Scored, batch: Prepared) -> tuple[Tensor, LossParts]:
         """Never called: the algorithm has its own loss."""
         raise NotImplementedError("a stock algorithm has its own loss")
+
+
+def check_named(stop_on: str | None) -> str | None:
+    """The first guard of `stop_on` that looks at the policy's distribution, if it is named."""
+    names = [name.strip() for name in (stop_on or "").split(",")]
+    return next((name for name in names if name in ("kl", "entropy")), None)
 
 
 def _mean(found: Sequence[TrainingStats], name: str) -> float:

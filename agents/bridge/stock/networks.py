@@ -35,6 +35,11 @@ def last_hidden(model: LanguageModel, ids: Tensor) -> Tensor:
     return model.response_hidden(ids, ids.new_full((len(ids), 1), -1))[:, 0]
 
 
+def _single(logits: Tensor) -> Tensor:
+    """In single precision where they are in half: Tianshou goes to numpy, which has no bfloat16."""
+    return logits.float() if logits.dtype in (torch.float16, torch.bfloat16) else logits
+
+
 def categorical(logits: Tensor) -> torch.distributions.Categorical:
     """The distribution of the next token."""
     return torch.distributions.Categorical(logits=logits)
@@ -57,10 +62,10 @@ class TokenActor(nn.Module):
         """Logits [B, V] and the state, which is passed through."""
         model = self._whole[0]
         if self._cache is None:
-            return model.logits(last_hidden(model, token_ids(obs, model.device))), state
+            return _single(model.logits(last_hidden(model, token_ids(obs, model.device)))), state
         with torch.no_grad():  # the stock Collector leaves gradients on
             slots = np.asarray(info.env_id).astype(np.int64)
-            return model.logits(self._cache.hidden(observed(obs), slots)), state
+            return _single(model.logits(self._cache.hidden(observed(obs), slots))), state
 
 
 @contextmanager
@@ -116,4 +121,6 @@ class TokenQ(nn.Module):
 
     def forward(self, obs: Any, **kwargs: Any) -> Tensor:
         """Values [B, V]."""
-        return self.model.logits(last_hidden(self.model, token_ids(obs, self.model.device)))
+        return _single(
+            self.model.logits(last_hidden(self.model, token_ids(obs, self.model.device)))
+        )

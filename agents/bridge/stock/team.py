@@ -150,6 +150,7 @@ class StockTeam(Team):
         Raises:
             NonFiniteError: if weights are not finite any more; stock algorithms do not look.
         """
+        self.check_finite()
         stats: dict[str | int, UpdateStats] = {}
         for agent, learner in self.stock.items():
             own = [s._agent_id_to_stats[agent] for s in found if agent in s._agent_id_to_stats]
@@ -158,17 +159,29 @@ class StockTeam(Team):
             if self.off_policy:  # a sample may hold no row of an agent, which then stays as it is
                 steps = len(own)
             stats[agent] = learner.update_stats_of(own, steps)
-            if not all(bool(torch.isfinite(p).all()) for p in learner.actor.parameters()):
-                raise NonFiniteError(
-                    f"the update of {agent} in iteration {learner.iteration} diverged: its "
-                    f"weights are not finite; try a lower learning_rate or a larger batch_size",
-                    {"response_ids": self.rollouts[agent].response_ids},
-                    {"agent": agent, "iteration": learner.iteration},
-                )
             rollout = self.rollouts[agent]
             kl = float(masked_sum(rollout.kl, rollout.mask).mean())
             learner.kl_controller.update(kl, len(rollout))
         self.update_stats = stats
+
+    def check_finite(self, cause: Exception | None = None) -> None:
+        """Look at the weights, which stock algorithms do not.
+
+        Args:
+            cause: what was met before.
+
+        Raises:
+            NonFiniteError: naming the first agent whose weights are not finite.
+        """
+        for agent, learner in self.stock.items():
+            if all(bool(torch.isfinite(p).all()) for p in learner.actor.parameters()):
+                continue
+            raise NonFiniteError(
+                f"the update of {agent} in iteration {learner.iteration} diverged: its weights are "
+                f"not finite; try a lower learning_rate, or a larger batch_size or minibatch_size",
+                {"response_ids": self.rollouts[agent].response_ids},
+                {"agent": agent, "iteration": learner.iteration},
+            ) from cause
 
 
 def minibatches(rows: int, size: int) -> int:

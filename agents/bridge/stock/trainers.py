@@ -131,7 +131,11 @@ class StockIterations:
         with seeded(self._seed, "stock", trainer._epoch + 1), warnings.catch_warnings():
             # TRPO's line search says at which step it stopped.
             warnings.filterwarnings("ignore", message="Backtracking to step")
-            trainer.execute_epoch()
+            try:
+                trainer.execute_epoch()
+            except ValueError as error:  # a distribution of NaN, where weights have become NaN
+                self._team.check_finite(error)
+                raise
         self._team.updated(trainer.found, self._rows, self._passes)
         return self.iteration
 

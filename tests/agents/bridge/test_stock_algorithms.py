@@ -212,3 +212,14 @@ def test_both_agents_move_and_only_their_own_weights(name: str) -> None:
         losses = (stats.policy_loss, stats.value_loss)
         expected = (learner.policy_loss is not None, bool(learner.value_losses))
         assert tuple(loss is not None for loss in losses) == expected
+
+
+@pytest.mark.parametrize("stop_on", ["kl", "repetition, entropy"])
+def test_guards_that_a_replay_could_never_trip_must_not_be_named(stop_on: str) -> None:
+    refused(
+        "it measures no (kl|entropy) while it trains", algorithm="tianshou:DQN", stop_on=stop_on
+    )
+
+
+def test_natural_gradients_in_double_precision_are_refused() -> None:
+    refused("dtype must be another than float64", algorithm="tianshou:TRPO", dtype="float64")
