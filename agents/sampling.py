@@ -92,24 +92,25 @@ def sample(
     running = torch.ones(batch, dtype=torch.bool, device=device)
     real = prompt_ids >= 0
     mask = None if bool(real.all()) else real
-    states, step = model.read(prompt_ids, mask, width - 1)
-    for t in range(width):
-        hidden = states[:, -1]
-        log_probs = log_softmax(model.logits(hidden), temperature)
-        token = draw(log_probs, uniforms[:, t])
-        response[:, t] = torch.where(running, token, -1)
-        hiddens.append(hidden)
-        if keep:
-            whole.append(log_probs)
-        else:
-            logprobs.append(gather_logprobs(log_probs, token, running))
-        running = running & ~torch.isin(token, ends)
-        if t + 1 == width or not bool(running.any()):
-            break
-        if mask is not None:
-            mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
-        # Rows that have ended go on being fed something; what they say is never read.
-        states = step(token.unsqueeze(1), mask)
+    with model.precision():  # round the whole loop, or weights would be cast at every token
+        states, step = model.read(prompt_ids, mask, width - 1)
+        for t in range(width):
+            hidden = states[:, -1]
+            log_probs = log_softmax(model.logits(hidden), temperature)
+            token = draw(log_probs, uniforms[:, t])
+            response[:, t] = torch.where(running, token, -1)
+            hiddens.append(hidden)
+            if keep:
+                whole.append(log_probs)
+            else:
+                logprobs.append(gather_logprobs(log_probs, token, running))
+            running = running & ~torch.isin(token, ends)
+            if t + 1 == width or not bool(running.any()):
+                break
+            if mask is not None:
+                mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+            # Rows that have ended go on being fed something; what they say is never read.
+            states = step(token.unsqueeze(1), mask)
     hidden = torch.stack(hiddens, dim=1)
     drawn = response[:, : hidden.shape[1]]
     said = torch.stack(whole, dim=1) if keep else None

@@ -119,7 +119,7 @@ class LanguageModel(nn.Module):
             # Positions count real tokens, so left padding moves nothing.
             positions = (mask.long().cumsum(-1) - 1).clamp(min=0)
             extra["position_ids"] = positions[:, -ids.shape[1] :]
-        with self._precision():
+        with self.precision():
             output = self.model.base_model(
                 input_ids=ids.clamp(min=0),
                 attention_mask=None if mask is None else mask.long(),
@@ -156,7 +156,7 @@ class LanguageModel(nn.Module):
         self, short: ShortWay, prompt_ids: Tensor, mask: Tensor | None
     ) -> tuple[Tensor, Step]:
         def feed(ids: Tensor, mask: Tensor | None) -> Tensor:
-            with self._precision():
+            with self.precision():
                 return short.feed(ids, mask)
 
         if mask is None:
@@ -165,14 +165,18 @@ class LanguageModel(nn.Module):
         short.take_over(cache)
         return states, feed
 
-    def _precision(self) -> AbstractContextManager[Any]:
+    def precision(self) -> AbstractContextManager[Any]:
+        """In which matrices are multiplied as `autocast` says.
+
+        Weights are brought to the lower precision once in the outermost of them.
+        """
         if self.autocast is None:
             return nullcontext()
         return torch.autocast(self.device.type, dtype=self.autocast)
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Logits over the game's vocabulary; [..., H] -> [..., V]."""
-        with self._precision():
+        with self.precision():
             whole: Tensor = self.model.get_output_embeddings()(hidden)
         logits = whole[..., : self.vocab_size]
         config = self.model.config
@@ -199,7 +203,7 @@ class LanguageModel(nn.Module):
         fed, first = packed(prompt_ids, response_ids)
         run = self._compiled[0] if self._compiled else self.model.base_model
         fed = fed.clamp(min=0)
-        with self._precision():
+        with self.precision():
             # All padding is on the right, where no token that counts can see it: so nothing is
             # masked, and attention takes its quickest path.
             output = run(input_ids=fed, attention_mask=torch.ones_like(fed), use_cache=False)

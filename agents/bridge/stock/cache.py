@@ -178,7 +178,7 @@ class TurnCache:
         self.tokens_fed += len(obs)
         if self._short is not None:
             self._short.length = longest - 1
-            with self._model._precision():
+            with self._model.precision():
                 return self._short.feed(fed, mask)[:, -1]
         hidden, _ = self._model.trunk(fed, mask, self._cache, use_cache=True)
         return hidden[:, -1]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,12 +10,13 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from agents.models import ActorCritic, LanguageModel
 from agents.sampling import sample
 from agents.train import train
 from tests.agents.runs import config, session_of
-from tests.agents.tiny import END, VOCABULARY, padded, tiny_model
+from tests.agents.tiny import END, VOCABULARY, padded, tiny_actor, tiny_model
 
 PROMPTS = padded([[1, 5, 6], [4, 2]], 3)
 IDS = torch.tensor([[3, 4, END], [7, -1, -1]])
@@ -147,3 +149,35 @@ def test_autocast_is_for_float32_weights(dtype: str) -> None:
 def test_an_empty_name_is_no_model(model: str) -> None:
     with pytest.raises(ValueError, match="model must name a model, or one an agent, got"):
         config(model=model)
+
+
+class Casts(TorchDispatchMode):
+    """Counts what is brought from single precision to bfloat16, by shape."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shapes: Counter[tuple[int, ...]] = Counter()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        if func is torch.ops.aten._to_copy.default and found.dtype == torch.bfloat16:
+            self.shapes[tuple(found.shape)] += 1
+        return found
+
+
+@pytest.mark.parametrize("prompts", [[[1, 5], [3, 4]], [[1], [3, 4]]], ids=["whole", "padded"])
+@pytest.mark.parametrize("family", ["llama", "gpt2"])
+def test_weights_are_brought_to_the_lower_precision_once_for_all_tokens(
+    family: str, prompts: list[list[int]]
+) -> None:
+    actor = tiny_actor(family)
+    actor.autocast = torch.bfloat16
+    with Casts() as casts:
+        drawn = sample(
+            actor, padded(prompts, 2), torch.rand(2, 6).double(), end_ids=(-5,), temperature=1.0
+        )
+    assert drawn.mask.all()  # six tokens each
+    shapes = {tuple(p.shape) for p in actor.model.base_model.parameters() if p.ndim == 2}
+    each = Counter(tuple(p.shape) for p in actor.model.parameters() if p.ndim == 2)
+    counted = {shape: casts.shapes[shape] for shape in shapes if casts.shapes[shape]}
+    assert counted and all(times <= each[shape] for shape, times in counted.items())

@@ -368,6 +368,7 @@ def test_a_call_in_time_gives_what_it_gives_also_an_iterator() -> None:
 
 @pytest.mark.parametrize("options", [{}, {"workers": 2}, {"timeout": WAIT}])
 def test_ctrl_c_ends_the_call(options: dict[str, Any]) -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored
     release = threading.Event()
 
     def reward(queries: Sequence[Query], responses: Sequence[str]) -> list[float]:
@@ -381,6 +382,7 @@ def test_ctrl_c_ends_the_call(options: dict[str, Any]) -> None:
         with pytest.raises(KeyboardInterrupt):
             scores_of(reward, **options)
     finally:
+        signal.signal(signal.SIGINT, before)
         release.set()
 
 
