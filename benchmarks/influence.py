@@ -48,6 +48,10 @@ def wanted(seeds: int, **settings: Any) -> dict[str, TrainConfig]:
     )
 
 
+PAY = ("cory", "placebo_sum")
+"""Differ in this alone: whether an agent is paid for what the other makes of its words."""
+
+
 # Results.
 
 
@@ -73,19 +77,24 @@ def score_table(runs: Mapping[str, Run], seat: str, seeds: int) -> str:
     return markdown(["kappa", "method", *(f"`{a}`" for a in AGENTS), "pair"], rows)
 
 
-def ahead(runs: Mapping[str, Run], seat: str, kappa: float, method: str) -> list[float]:
-    """What a method's pair is ahead of `independent`, seed by seed."""
-    own, base = (pair(by_seed(runs, f"{seat}/score", kappa, m)) for m in (method, METHODS[0]))
+def ahead(
+    runs: Mapping[str, Run], seat: str, kappa: float, method: str, of: str = METHODS[0]
+) -> list[float]:
+    """What a method's pair is ahead of another's, seed by seed."""
+    own, base = (pair(by_seed(runs, f"{seat}/score", kappa, m)) for m in (method, of))
     return gains(own, base)
 
 
 def gain_table(runs: Mapping[str, Run], seat: str, seeds: int) -> str:
-    """What each method's pair is ahead of `independent`, by kappa."""
+    """What each method's pair is ahead of `independent`, by kappa; and the pay by itself."""
+    compared = [*((m, METHODS[0]) for m in METHODS[1:]), PAY]
     rows = [
-        [f"{kappa:g}", *(cell(ahead(runs, seat, kappa, m), seeds) for m in METHODS[1:])]
+        [f"{kappa:g}", *(cell(ahead(runs, seat, kappa, *two), seeds) for two in compared)]
         for kappa in KAPPAS
     ]
-    return markdown(["kappa", *(f"`{m}`" for m in METHODS[1:])], rows)
+    return markdown(
+        ["kappa", *(f"`{m}`" for m in METHODS[1:]), " - ".join(f"`{m}`" for m in PAY)], rows
+    )
 
 
 def verdict(runs: Mapping[str, Run], seat: str) -> str:

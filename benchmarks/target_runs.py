@@ -138,7 +138,7 @@ class StoredBenchmark:
     workers: int = 2
     """Runs side by side, each with one thread."""
     seeds: int = SEEDS
-    """Runs of each cell: seeds 0, 1, ..."""
+    """Runs of each cell, at least 2: seeds 0, 1, ..."""
     iterations: int = ITERATIONS
     """Iterations of each run."""
     report: bool = False
@@ -177,6 +177,6 @@ def finished_runs(
         return runs, 0
     print(
         f"{len(runs)} of {len(wanted)} runs are finished, nothing is written; the same command "
-        f"goes on, and fewer --seeds ask for fewer"
+        f"without --report goes on, and fewer --seeds ask for fewer"
     )
     return runs, 130 if tally.interrupted else 1

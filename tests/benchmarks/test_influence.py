@@ -49,8 +49,13 @@ def test_gains_are_taken_seed_by_seed() -> None:
     assert gains({0: 0.5, 1: 0.7, 3: 1.0}, {1: 0.4, 0: 0.4, 2: 0.0}) == pytest.approx([0.1, 0.3])
     rows = {row[0]: row[1:] for row in table_rows(gain_table(RUNS, "observer_eval/A", 2), "kappa")}
     # Pairs 0.3 and 0.7 against 0.1 and 0.3: ahead by 0.2 and 0.4.
-    assert rows["0.5"] == ["–", "0.30 ± 1.27", "–"]
-    assert rows["0.25"] == ["–", "–", "–"]  # nothing to compare with
+    assert rows["0.5"] == ["–", "0.30 ± 1.27", "–", "–"]
+    assert rows["0.25"] == ["–", "–", "–", "–"]  # nothing to compare with
+    runs = runs_of(
+        {(1.0, "cory"): [(0.5, 0.7), (0.6, 0.6)], (1.0, "placebo_sum"): [(0.2, 0.2)] * 2}
+    )
+    rows = {row[0]: row[1:] for row in table_rows(gain_table(runs, "observer_eval/A", 2), "kappa")}
+    assert rows["1"] == ["–", "–", "–", "0.40 ± 0.00"]  # the last: cory over placebo_sum
 
 
 def test_where_a_difference_is_larger_than_its_interval_is_said() -> None:
