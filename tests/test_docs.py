@@ -26,7 +26,7 @@ from benchmarks.target_runs import StoredBenchmark
 from cory_env import REWARDS, TASKS, cory_v0
 from tests.markdown import PAGES, ROOT, page_id, table_rows
 
-OTHER_FLAGS = {"--more", "--shapes", "--help", "--learner"}  # the last is pytest's
+OTHER_FLAGS = {"--more", "--rounds", "--shapes", "--help", "--learner"}  # the last is pytest's
 LAUNCHER_FLAGS = {
     "--cpu",
     "--machine-rank",

@@ -185,7 +185,7 @@ def test_other_methods_play_too(tmp_path: Path, method: str, agents: int) -> Non
         assert paid[last] == pytest.approx(scores[last] if method in own else sum(scores.values()))
 
 
-@pytest.mark.filterwarnings("ignore:std():UserWarning")
+@pytest.mark.filterwarnings(r"ignore:std\(\):UserWarning")
 def test_weights_that_became_nan_within_an_update_end_the_run_with_a_sentence(
     tmp_path: Path,
 ) -> None:

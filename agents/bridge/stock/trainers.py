@@ -133,7 +133,7 @@ class StockIterations:
             warnings.filterwarnings("ignore", message="Backtracking to step")
             try:
                 trainer.execute_epoch()
-            except ValueError as error:  # a distribution of NaN, where weights have become NaN
+            except (ValueError, RuntimeError) as error:  # drawn from NaN, as weights became NaN
                 self._team.check_finite(error)
                 raise
         self._team.updated(trainer.found, self._rows, self._passes)

@@ -180,8 +180,8 @@ def test_natural_gradients_use_attention_that_can_be_differentiated_twice(name: 
         team.algorithm.get_algorithm(agent).critic(np.array([[1, 5]])).sum().backward()
         moved = [name for name, p in learner.actor.named_parameters() if p.grad is not None]
         assert moved == ["value_head.weight", "value_head.bias"]
-        assert learner.actor.model.config._attn_implementation == "eager"
-        assert learner.reference.model.config._attn_implementation != "eager"
+        for model in (learner.actor.model, learner.reference.model):  # or the KL would be rounding
+            assert model.config._attn_implementation == "eager"
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
