@@ -172,7 +172,7 @@ class StockLearner(Learner):
             return f"it runs in one process, got {n_processes}"
         if cls.off_policy and config.resume:
             return "its replay is not kept, so it cannot be resumed: begin again in a new folder"
-        if cls.off_policy and (named := check_named(config.stop_on)):
+        if cls.off_policy and (named := policy_guard_in(config.stop_on)):
             return f"it measures no {named} while it trains: stop_on must not name it"
         if cls.twice_differentiated and config.dtype == "float64":
             return (
@@ -211,7 +211,7 @@ class StockLearner(Learner):
         raise NotImplementedError("a stock algorithm has its own loss")
 
 
-def check_named(stop_on: str | None) -> str | None:
+def policy_guard_in(stop_on: str | None) -> str | None:
     """The first guard of `stop_on` that looks at the policy's distribution, if it is named."""
     names = [name.strip() for name in (stop_on or "").split(",")]
     return next((name for name in names if name in ("kl", "entropy")), None)
